@@ -1,0 +1,96 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"time"
+)
+
+// Effect says what a consumer's handling does, and so what an unknown outcome
+// means.
+type Effect string
+
+// The effects.
+const (
+	EffectLocal       Effect = "local"         // inside Postgres
+	EffectAtLeastOnce Effect = "at_least_once" // outside, safe to repeat under the same delivery id
+	EffectOnce        Effect = "once"          // outside, not to be repeated unseen
+)
+
+// Consumer describes a named reader of the log.
+type Consumer struct {
+	Name        string        // ends in -worker; kept in receipts and dashboards, never renamed
+	Types       []Type        // what it reads; none when subscriptions decide
+	Effect      Effect        //
+	Retry       RetryPolicy   //
+	Concurrency int           // how many deliveries one process handles at a time
+	Timeout     time.Duration // bound of one attempt
+}
+
+// Handler reads deliveries for one consumer.
+//
+// The verdict is the returned error: nil is done, [Permanent] is dead now,
+// [RetryAfter] was told when to come again, [Skip] is pointless by now, any other
+// error is retried by the policy. Handle may be called again for the same
+// delivery at any time, with the same ID. Its context ends when the lease is
+// lost, when the timeout has passed or when the grace of a shutdown is over.
+type Handler interface {
+	Consumer() Consumer
+	Handle(ctx context.Context, d *Delivery) error
+}
+
+// RetryPolicy decides when a failed delivery is due again. It is data: the
+// database holds it on the consumer's row and computes the delay there.
+type RetryPolicy struct {
+	Steps       []time.Duration // wait after the 1st, 2nd, … failure; the last repeats
+	Jitter      float64         // share of the step added at random, 0 to 1; never shortens
+	MaxAttempts int             // attempts before the delivery is dead
+}
+
+// DefaultRetry is the ladder of most consumers (spec 07 §8.1).
+func DefaultRetry() RetryPolicy {
+	return RetryPolicy{
+		Steps: []time.Duration{
+			30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute,
+			10 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour,
+		},
+		Jitter:      0.3,
+		MaxAttempts: 8,
+	}
+}
+
+// Ladder returns the policy of exactly these waits: one retry each, no jitter.
+func Ladder(steps []time.Duration) RetryPolicy {
+	return RetryPolicy{Steps: steps, MaxAttempts: len(steps) + 1}
+}
+
+var consumerPattern = regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*-worker$`)
+
+// CheckHandlers refuses a set of handlers that the bus could not run: a name
+// that is malformed or used twice, an unknown type, a policy without steps.
+func CheckHandlers(handlers []Handler) error {
+	seen := make(map[string]bool, len(handlers))
+	for _, h := range handlers {
+		c := h.Consumer()
+		if !consumerPattern.MatchString(c.Name) {
+			return fmt.Errorf("consumer %q: the name must be kebab-case and end in -worker", c.Name)
+		}
+		if seen[c.Name] {
+			return fmt.Errorf("consumer %q is registered twice", c.Name)
+		}
+		seen[c.Name] = true
+		for _, t := range c.Types {
+			if !Known(t) {
+				return fmt.Errorf("consumer %q reads %q, which is not in the catalogue", c.Name, t)
+			}
+		}
+		if c.Retry.MaxAttempts < 1 || (c.Retry.MaxAttempts > 1 && len(c.Retry.Steps) == 0) {
+			return fmt.Errorf("consumer %q: the retry policy has no steps", c.Name)
+		}
+		if c.Concurrency < 1 || c.Timeout <= 0 {
+			return fmt.Errorf("consumer %q: concurrency and timeout must be positive", c.Name)
+		}
+	}
+	return nil
+}

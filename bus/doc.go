@@ -1,0 +1,35 @@
+// Package bus is the core of deskcomm: what an event is, who reads it, and how
+// one delivery of it is brought to an end. It knows no database and no network;
+// package db provides the [Log] that it drains.
+//
+// # The life of an event
+//
+//	domain change ─┐
+//	               ├─ one transaction ─▶ event_log + outbox
+//	event ─────────┘                          │ relay: gives it its place (seq)
+//	                                          ▼ and one delivery per consumer
+//	                                      delivery
+//	             claim (lease token)          │
+//	      pending ───────────────▶ processing ┤
+//	         ▲                                ├─ nil ───────────▶ done (receipt)
+//	         ├── due again ◀── error ─────────┤
+//	         ├── lease ran out ◀── crash ─────┤
+//	         │                                ├─ Skip ──────────▶ skipped (receipt)
+//	         └── replay, by a person ── dead ◀┴─ Permanent, or the last attempt
+//	                                     └──── discard, by a person ─▶ discarded
+//
+// # What is promised
+//
+// An event and the change it tells of commit or roll back together. Every event
+// reaches each of its consumers at least once; each of them has its own
+// delivery, with its own attempts, delays and end. A claim is a lease: only the
+// holder of its token can settle, and a holder that lost it is cancelled and
+// refused. When the process dies, leases run out and the deliveries are claimed
+// again, under the same delivery id, so that a receiver can tell a repetition.
+//
+// # What is not
+//
+// The bus does not make a consumer's outside effect happen exactly once; it gives
+// every attempt of a delivery the same identity and leaves the rest to the
+// receiver. Events are not delivered in order unless a consumer asks for it.
+package bus

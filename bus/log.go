@@ -1,0 +1,51 @@
+package bus
+
+import (
+	"context"
+	"time"
+)
+
+// Log is what the drain loop needs of the database.
+type Log interface {
+	// Claim leases due deliveries, up to the number wanted of each consumer, and
+	// returns them with their events. One call serves all consumers.
+	Claim(ctx context.Context, wants []Want) ([]Delivery, error)
+	// Settle brings claimed deliveries to their verdicts and returns the leases
+	// that were no longer valid: nothing was changed for them.
+	Settle(ctx context.Context, settlements []Settlement) (lost []Lease, err error)
+	// Extend renews leases and returns those that are lost.
+	Extend(ctx context.Context, leases []Lease) (lost []Lease, err error)
+	// LeaseTime is how long a claim or an extension lasts.
+	LeaseTime() time.Duration
+}
+
+// Want asks for up to Limit deliveries of a consumer.
+type Want struct {
+	Consumer string
+	Limit    int
+}
+
+// Lease names a delivery and the token it was claimed under.
+type Lease struct {
+	Key
+	Token int64
+}
+
+// Verdict is the end of one attempt.
+type Verdict string
+
+// The verdicts.
+const (
+	VerdictDone  Verdict = "done"
+	VerdictRetry Verdict = "retry" // due again by the policy, or dead when the budget is spent
+	VerdictDead  Verdict = "dead"
+	VerdictSkip  Verdict = "skipped"
+)
+
+// Settlement is the verdict over one claimed delivery.
+type Settlement struct {
+	Delivery *Delivery
+	Verdict  Verdict
+	Error    string        // for retry, dead and skipped: what a person should read
+	NotUntil time.Duration // for retry: wait at least this long
+}

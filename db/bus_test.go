@@ -1,0 +1,545 @@
+package db_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/deskcomm/deskcomm/bus"
+	"github.com/deskcomm/deskcomm/db"
+	"github.com/deskcomm/deskcomm/db/dbtest"
+)
+
+// world is one test's organization on the shared clone.
+type world struct {
+	*testing.T
+	db  *db.DB
+	url string
+	org uuid.UUID
+}
+
+func setup(t *testing.T) world {
+	t.Helper()
+	d := dbtest.DB(t)
+	return world{T: t, db: d, url: dbtest.URL(t), org: dbtest.Org(t, d)}
+}
+
+// consumer registers a reader that nobody else's test reads as.
+func (w world) consumer(types ...bus.Type) string {
+	w.Helper()
+	name := "t" + strings.ReplaceAll(uuid.NewString(), "-", "")[:20] + "-worker"
+	c := bus.Consumer{Name: name, Types: types, Effect: bus.EffectAtLeastOnce, Retry: bus.Ladder([]time.Duration{time.Hour, time.Hour})}
+	if err := w.db.RegisterConsumers(w.Context(), []bus.Consumer{c}); err != nil {
+		w.Fatal(err)
+	}
+	return name
+}
+
+// ownType is an event type that only this test emits.
+func ownType() bus.Type {
+	return bus.Type("custom.t" + strings.ReplaceAll(uuid.NewString(), "-", ""))
+}
+
+func (w world) emit(typ bus.Type) uuid.UUID {
+	w.Helper()
+	var ev db.Emitted
+	err := w.db.InOrg(w.Context(), w.org, dbtest.Actor(), func(tx *db.OrgTx) (err error) {
+		ev, err = tx.Emit(w.Context(), db.NewEvent{Type: typ, EntityKind: "thing", Payload: json.RawMessage(`{"n":1}`)})
+		return err
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return ev.ID
+}
+
+// relay moves everything that is in the outbox.
+func (w world) relay() {
+	w.Helper()
+	for {
+		n, err := w.db.Relay(w.Context())
+		if err != nil {
+			w.Fatal(err)
+		}
+		if n == 0 {
+			return
+		}
+	}
+}
+
+func (w world) claim(consumer string, limit int) []bus.Delivery {
+	w.Helper()
+	claimed, err := w.db.Claim(w.Context(), []bus.Want{{Consumer: consumer, Limit: limit}})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return claimed
+}
+
+func (w world) settle(d bus.Delivery, verdict bus.Verdict, text string) []bus.Lease {
+	w.Helper()
+	lost, err := w.db.Settle(w.Context(), []bus.Settlement{{Delivery: &d, Verdict: verdict, Error: text}})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return lost
+}
+
+// later makes the organization's deliveries as old as if d had passed.
+func (w world) later(d time.Duration) {
+	w.Helper()
+	w.exec("update delivery set due_at = due_at - $2::interval where organization_id = $1", w.org, d)
+}
+
+func (w world) exec(sql string, args ...any) {
+	w.Helper()
+	if _, err := dbtest.Conn(w.T, w.url).Exec(w.Context(), sql, args...); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w world) count(sql string, args ...any) int {
+	w.Helper()
+	var n int
+	if err := dbtest.Conn(w.T, w.url).QueryRow(w.Context(), sql, args...).Scan(&n); err != nil {
+		w.Fatal(err)
+	}
+	return n
+}
+
+// states maps each consumer of an event to what became of its delivery.
+func (w world) states(event uuid.UUID) map[string]string {
+	w.Helper()
+	states := make(map[string]string)
+	err := w.db.InOrg(w.Context(), w.org, dbtest.Actor(), func(tx *db.OrgTx) error {
+		rows, err := tx.EventDeliveries(w.Context(), event)
+		for _, r := range rows {
+			states[r.Consumer] = fmt.Sprintf("%s %d/%d", r.Status, r.Attempts, r.MaxAttempts)
+		}
+		return err
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return states
+}
+
+func TestInvariant1RollbackLeavesNoEventNoOutboxRowNoDelivery(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	typ := ownType()
+	w.consumer(typ)
+	broken := errors.New("the domain change failed")
+	err := w.db.InOrg(t.Context(), w.org, dbtest.Actor(), func(tx *db.OrgTx) error {
+		if _, err := tx.Emit(t.Context(), db.NewEvent{Type: typ, EntityKind: "thing"}); err != nil {
+			return err
+		}
+		return broken
+	})
+	if !errors.Is(err, broken) {
+		t.Fatalf("InOrg() = %v, want the error of its function", err)
+	}
+	w.relay()
+	for _, table := range []string{"event_log", "outbox", "event_position", "delivery"} {
+		if n := w.count("select count(*) from "+table+" where organization_id = $1", w.org); n != 0 {
+			t.Errorf("%s has %d rows after a rollback, want none", table, n)
+		}
+	}
+}
+
+func TestInvariant2EveryFactIsCapturedWithoutAnyReader(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	types := append(bus.Catalogue(), ownType())
+	for _, typ := range types {
+		id := w.emit(typ)
+		w.relay()
+		err := w.db.InOrg(t.Context(), w.org, dbtest.Actor(), func(tx *db.OrgTx) error {
+			ev, err := tx.Event(t.Context(), id)
+			if err == nil && (ev.Seq == nil || ev.Status != "done") {
+				t.Errorf("%s: seq %v, status %q, want a place and done", typ, ev.Seq, ev.Status)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestInvariant3EmissionWaitsForNoReader(t *testing.T) {
+	t.Parallel()
+	url := dbtest.Fresh(t)
+	d := dbtest.Open(t, url, db.Options{})
+	w := world{T: t, db: d, url: url, org: dbtest.Org(t, d)}
+	tx, err := dbtest.Conn(t, url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background()) //nolint:errcheck // the test is over
+	for _, table := range []string{"relay_state", "event_position", "consumers", "webhook_subscriptions", "delivery", "receipt", "dead_delivery", "attempt"} {
+		if _, err := tx.Exec(t.Context(), "lock table "+table+" in access exclusive mode"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Every table of the readers is locked; the emission must not need one.
+	w.emit(ownType())
+	if n := w.count("select count(*) from outbox where organization_id = $1", w.org); n != 1 {
+		t.Errorf("outbox has %d rows, want the emitted event", n)
+	}
+}
+
+func TestInvariant4OneDeliveryHoweverOftenRelayingIsRepeated(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	typ := ownType()
+	w.consumer(typ)
+	const events = 50
+	for range events {
+		w.emit(typ)
+	}
+	var relays sync.WaitGroup
+	for range 8 {
+		relays.Go(w.relay)
+	}
+	relays.Wait()
+	// As after a restored backup: what was relayed stands in the outbox again.
+	w.exec(`insert into outbox (event_id, organization_id, event_type, created_at)
+	        select id, organization_id, event_type, created_at from event_log where organization_id = $1`, w.org)
+	w.relay()
+	if n := w.count("select count(*) from delivery where organization_id = $1", w.org); n != events {
+		t.Errorf("%d deliveries for %d events, want one each", n, events)
+	}
+	if n := w.count("select count(*) from outbox where organization_id = $1", w.org); n != 0 {
+		t.Errorf("%d rows left in the outbox, want none", n)
+	}
+}
+
+func TestInvariant5OneReadersDeathTouchesNoOther(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	typ := ownType()
+	good, bad := w.consumer(typ), w.consumer(typ)
+	id := w.emit(typ)
+	w.relay()
+	for range 3 {
+		w.settle(w.claim(bad, 10)[0], bus.VerdictRetry, "refused")
+		w.later(2 * time.Hour)
+	}
+	if got, want := w.states(id), map[string]string{bad: "dead 3/3", good: "pending 0/3"}; !cmp.Equal(got, want) {
+		t.Fatalf("after one reader's death: %v, want %v", got, want)
+	}
+	w.settle(w.claim(good, 10)[0], bus.VerdictDone, "")
+	if got, want := w.states(id), map[string]string{bad: "dead 3/3", good: "done 1/3"}; !cmp.Equal(got, want) {
+		t.Errorf("after the other's success: %v, want %v", got, want)
+	}
+}
+
+func TestInvariant6OnlyWhatIsEligibleIsClaimed(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	typ := ownType()
+	consumer := w.consumer(typ)
+	w.emit(typ)
+	w.relay()
+
+	w.exec("update delivery set due_at = clock_timestamp() + interval '1 minute' where organization_id = $1", w.org)
+	if got := w.claim(consumer, 10); len(got) != 0 {
+		t.Errorf("claimed %d deliveries before they are due, want none", len(got))
+	}
+	w.later(2 * time.Minute)
+	if _, err := w.db.SuspendOrganization(t.Context(), dbtest.Actor(), w.org, "unpaid"); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.claim(consumer, 10); len(got) != 0 {
+		t.Errorf("claimed %d deliveries of a suspended organization, want none", len(got))
+	}
+	if _, err := w.db.ReactivateOrganization(t.Context(), dbtest.Actor(), w.org); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.claim(consumer, 10); len(got) != 1 {
+		t.Fatalf("claimed %d deliveries after reactivation, want the one", len(got))
+	}
+	if got := w.claim(consumer, 10); len(got) != 0 {
+		t.Errorf("claimed %d deliveries that are leased, want none", len(got))
+	}
+}
+
+func TestInvariant7OnlyTheCurrentTokenSettles(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	typ := ownType()
+	consumer := w.consumer(typ)
+	id := w.emit(typ)
+	w.relay()
+	first := w.claim(consumer, 1)[0]
+	w.later(time.Hour) // its lease has run out
+	second := w.claim(consumer, 1)[0]
+	if second.Token <= first.Token {
+		t.Errorf("tokens %d then %d, want them to grow", first.Token, second.Token)
+	}
+	if second.ID != first.ID {
+		t.Errorf("delivery id changed from %s to %s between attempts", first.ID, second.ID)
+	}
+	for _, verdict := range []bus.Verdict{bus.VerdictDone, bus.VerdictRetry, bus.VerdictDead, bus.VerdictSkip} {
+		if lost := w.settle(first, verdict, "late"); len(lost) != 1 {
+			t.Errorf("%s under a stale token was accepted", verdict)
+		}
+	}
+	if lost, err := w.db.Extend(t.Context(), []bus.Lease{first.Lease(), second.Lease()}); err != nil || !cmp.Equal(lost, []bus.Lease{first.Lease()}) {
+		t.Errorf("Extend() = %v, %v, want only the stale lease lost", lost, err)
+	}
+	if got, want := w.states(id), map[string]string{consumer: "processing 2/3"}; !cmp.Equal(got, want) {
+		t.Errorf("after late verdicts: %v, want %v", got, want)
+	}
+	if lost := w.settle(second, bus.VerdictDone, ""); len(lost) != 0 {
+		t.Errorf("the current token was refused")
+	}
+}
+
+// The host's clock may lie: none of the statements that decide when something
+// is due takes an instant from it.
+func TestInvariant13NoDueTimeComesFromTheHostsClock(t *testing.T) {
+	t.Parallel()
+	statements := statementConstants(t)
+	for _, name := range []string{"claimDeliveriesSQL", "extendLeasesSQL", "settleDeliveriesSQL", "replayDeadSQL", "relayEventsSQL", "emitEventSQL", "emitEventsSQL"} {
+		sql := statements[name]
+		if sql == "" {
+			t.Fatalf("there is no statement %s", name)
+		}
+		for _, arg := range pgxArguments(t, sql) {
+			if strings.Contains(arg, "_at") && arg != "started_ats" { // when an attempt began is information for people
+				t.Errorf("%s takes the instant @%s from the host", name, arg)
+			}
+		}
+	}
+	w := setup(t)
+	id := w.emit(ownType())
+	skew := w.count("select abs(extract(epoch from clock_timestamp() - created_at))::int from event_log where id = $1", id)
+	if skew > 60 {
+		t.Errorf("the event was stamped %d s off the database's clock", skew)
+	}
+}
+
+// pgxArguments lists the named arguments of a statement.
+func pgxArguments(t *testing.T, sql string) []string {
+	t.Helper()
+	var names []string
+	for _, part := range strings.Split(sql, "@")[1:] {
+		end := strings.IndexFunc(part, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') })
+		if end < 0 {
+			end = len(part)
+		}
+		names = append(names, part[:end])
+	}
+	return names
+}
+
+func TestTwentyClaimersHandleEachOfAThousandEventsOnce(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	typ := ownType()
+	consumer := w.consumer(typ)
+	const events = 1000
+	batch := make([]db.NewEvent, events)
+	for i := range batch {
+		batch[i] = db.NewEvent{Type: typ, EntityKind: "thing"}
+	}
+	err := w.db.InOrg(t.Context(), w.org, dbtest.Actor(), func(tx *db.OrgTx) error {
+		_, err := tx.EmitAll(t.Context(), batch)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.relay()
+	var mu sync.Mutex
+	handled := make(map[uuid.UUID]int)
+	var claimers sync.WaitGroup
+	for range 20 {
+		claimers.Go(func() {
+			for {
+				claimed, err := w.db.Claim(t.Context(), []bus.Want{{Consumer: consumer, Limit: 10}})
+				if err != nil || len(claimed) == 0 {
+					if err != nil {
+						t.Error(err)
+					}
+					return
+				}
+				settlements := make([]bus.Settlement, len(claimed))
+				mu.Lock()
+				for i := range claimed {
+					handled[claimed[i].Event.ID]++
+					settlements[i] = bus.Settlement{Delivery: &claimed[i], Verdict: bus.VerdictDone}
+				}
+				mu.Unlock()
+				if lost, err := w.db.Settle(t.Context(), settlements); err != nil || len(lost) > 0 {
+					t.Errorf("Settle() lost %d, %v", len(lost), err)
+				}
+			}
+		})
+	}
+	claimers.Wait()
+	for id, n := range handled {
+		if n != 1 {
+			t.Errorf("event %s was handled %d times", id, n)
+		}
+	}
+	// A claimer that found every due row locked has left early; nothing may be left for it.
+	if rest := w.claim(consumer, events); len(handled)+len(rest) != events || len(rest) != 0 {
+		t.Errorf("%d events handled, %d left, want %d and none", len(handled), len(rest), events)
+	}
+	if n := w.count(`select coalesce(sum(cardinality(event_ids)), 0)::int from receipt where organization_id = $1`, w.org); n != events {
+		t.Errorf("receipts hold %d events, want %d", n, events)
+	}
+}
+
+func TestReplayRunsOnlyTheDeadDeliveryAgain(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	typ := ownType()
+	a, b, c := w.consumer(typ), w.consumer(typ), w.consumer(typ)
+	id := w.emit(typ)
+	w.relay()
+	w.settle(w.claim(a, 1)[0], bus.VerdictDone, "")
+	w.settle(w.claim(b, 1)[0], bus.VerdictDone, "")
+	dead := w.claim(c, 1)[0]
+	w.settle(dead, bus.VerdictDead, "the receiver refused it")
+
+	replay := func() error {
+		return w.db.InOrg(t.Context(), w.org, db.Actor{Kind: db.ActorUser, Name: "ana"}, func(tx *db.OrgTx) error {
+			return tx.Replay(t.Context(), dead.ID, "the receiver is repaired")
+		})
+	}
+	if err := replay(); err != nil {
+		t.Fatal(err)
+	}
+	if err := replay(); !errors.Is(err, bus.ErrConflict) {
+		t.Errorf("second replay = %v, want a conflict", err)
+	}
+	if got, want := w.states(id), map[string]string{a: "done 1/3", b: "done 1/3", c: "pending 0/3"}; !cmp.Equal(got, want) {
+		t.Errorf("after the replay: %v, want %v", got, want)
+	}
+	if n := len(w.claim(a, 10)) + len(w.claim(b, 10)); n != 0 {
+		t.Errorf("%d deliveries of the others came back", n)
+	}
+	again := w.claim(c, 10)
+	if len(again) != 1 || again[0].ID != dead.ID || again[0].Attempt != 2 || again[0].Budgeted != 1 {
+		t.Fatalf("claimed after the replay: %+v, want the same delivery at attempt 2, first of a new budget", again)
+	}
+	w.settle(again[0], bus.VerdictDone, "")
+	if err := replay(); !errors.Is(err, bus.ErrConflict) {
+		t.Errorf("replay of what is done = %v, want a conflict", err)
+	}
+	var actor, oldError, reason string
+	err := dbtest.Conn(t, w.url).QueryRow(t.Context(), `
+		select actor_name, metadata ->> 'old_error', metadata ->> 'reason' from audit_log
+		 where organization_id = $1 and action = 'delivery.replayed' and resource_id = $2`, w.org, dead.ID).Scan(&actor, &oldError, &reason)
+	if err != nil || actor != "ana" || oldError != "the receiver refused it" || reason != "the receiver is repaired" {
+		t.Errorf("audit row says %q, %q, %q, %v", actor, oldError, reason, err)
+	}
+}
+
+func TestDiscardNeedsAReasonAndEndsADeadDelivery(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	typ := ownType()
+	consumer := w.consumer(typ)
+	id := w.emit(typ)
+	w.relay()
+	dead := w.claim(consumer, 1)[0]
+	w.settle(dead, bus.VerdictDead, "broken")
+	discard := func(reason string) error {
+		return w.db.InOrg(t.Context(), w.org, dbtest.Actor(), func(tx *db.OrgTx) error { return tx.Discard(t.Context(), dead.ID, reason) })
+	}
+	if _, ok := errors.AsType[*bus.FieldError](discard("")); !ok {
+		t.Error("a discard without a reason was accepted")
+	}
+	if err := discard("test data"); err != nil {
+		t.Fatal(err)
+	}
+	if err := discard("again"); !errors.Is(err, bus.ErrConflict) {
+		t.Errorf("second discard = %v, want a conflict", err)
+	}
+	if got, want := w.states(id), map[string]string{consumer: "discarded 1/3"}; !cmp.Equal(got, want) {
+		t.Errorf("after the discard: %v, want %v", got, want)
+	}
+}
+
+func TestEmissionRefusesWhatBreaksARule(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	cases := map[string]struct {
+		sql   string
+		field string
+	}{
+		"a type in camel case":       {`select emit_event('LeadCreated', 'lead', null, '{}', '{}', $1)`, "event_type"},
+		"a type with two dots":       {`select emit_event('a.b.c', 'lead', null, '{}', '{}', $1)`, "event_type"},
+		"an entity kind with spaces": {`select emit_event('custom.x', 'a lead', null, '{}', '{}', $1)`, "entity_kind"},
+		"a payload that is a list":   {`select emit_event('custom.x', 'lead', null, '[]', '{}', $1)`, "payload"},
+		"metadata that is a number":  {`select emit_event('custom.x', 'lead', null, '{}', '1', $1)`, "metadata"},
+		"no organization":            {`select emit_event('custom.x', 'lead', null, '{}', '{}', nullif($1::uuid, $1::uuid))`, "organization_id"},
+		"an unknown organization":    {`select emit_event('custom.x', 'lead', null, '{}', '{}', uuid_v7()) where $1::uuid is not null`, "organization_id"},
+	}
+	for name, tt := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := dbtest.Conn(t, w.url).Exec(t.Context(), tt.sql, w.org)
+			if err == nil || !strings.Contains(fmt.Sprintf("%+v", columnOf(err)), tt.field) {
+				t.Errorf("got %v, want a refusal of %s", err, tt.field)
+			}
+		})
+	}
+}
+
+func TestEventsOfOneIdempotencyKeyAreOneEvent(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	typ := ownType()
+	emit := func() db.Emitted {
+		var ev db.Emitted
+		err := w.db.InOrg(t.Context(), w.org, dbtest.Actor(), func(tx *db.OrgTx) (err error) {
+			ev, err = tx.Emit(t.Context(), db.NewEvent{
+				Type: typ, EntityKind: "thing", Metadata: map[string]json.RawMessage{"idempotency_key": json.RawMessage(`"order-7"`)},
+			})
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		return ev
+	}
+	ids := make([]uuid.UUID, 10)
+	var emitters sync.WaitGroup
+	for i := range ids {
+		emitters.Go(func() { ids[i] = emit().ID })
+	}
+	emitters.Wait()
+	for _, id := range ids {
+		if id != ids[0] {
+			t.Errorf("got ids %v, want the same one", ids)
+			break
+		}
+	}
+	if n := w.count("select count(*) from event_log where organization_id = $1", w.org); n != 1 {
+		t.Errorf("%d events, want one", n)
+	}
+}
+
+// columnOf is the field that the database's refusal names.
+func columnOf(err error) string {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return ""
+	}
+	return pg.ColumnName
+}

@@ -1,0 +1,102 @@
+package db
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// callTimeout bounds one transaction, waiting for a connection included.
+const callTimeout = 30 * time.Second
+
+// Options are what a DB needs beside its address.
+type Options struct {
+	MasterKey []byte        // 32 bytes; encrypts secrets at rest; nil for a caller that touches none
+	Lease     time.Duration // how long a claim lasts; 0 means DefaultLease
+	MaxConns  int32         // 0 means 20
+	Emitted   func()        // called after a commit that emitted; may be nil
+	Due       func()        // called after a commit that made a delivery due; may be nil
+}
+
+// DefaultLease is the length of a lease (design: 30 s, renewed each 10 s).
+const DefaultLease = 30 * time.Second
+
+// DB is a pool of connections to one deskcomm database. It is safe for use by
+// many goroutines; Close releases it.
+type DB struct {
+	pool    *pgxpool.Pool
+	box     box
+	lease   time.Duration
+	emitted func()
+	due     func()
+}
+
+// conn is what a pool and a transaction share.
+type conn interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// Open connects to the database at url and proves it with one round trip. It
+// does not migrate.
+func Open(ctx context.Context, url string, opts Options) (*DB, error) {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("read DATABASE_URL: %w", redactedParseError(err))
+	}
+	cfg.MaxConns = 20
+	if opts.MaxConns > 0 {
+		cfg.MaxConns = opts.MaxConns
+	}
+	cfg.ConnConfig.ConnectTimeout = 10 * time.Second
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	d := &DB{pool: pool, lease: opts.Lease, emitted: opts.Emitted, due: opts.Due}
+	if d.lease <= 0 {
+		d.lease = DefaultLease
+	}
+	if d.emitted == nil {
+		d.emitted = func() {}
+	}
+	if d.due == nil {
+		d.due = func() {}
+	}
+	if opts.MasterKey != nil {
+		if d.box, err = newBox(opts.MasterKey); err != nil {
+			pool.Close()
+			return nil, err
+		}
+	}
+	if err := d.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// Close ends all connections; it waits for those in use.
+func (d *DB) Close() { d.pool.Close() }
+
+// Ping makes one round trip to the database.
+func (d *DB) Ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := d.pool.Ping(ctx); err != nil {
+		return wrap("reach the database", err)
+	}
+	return nil
+}
+
+// inTx runs fn in one transaction as the owner, who sees every organization.
+func (d *DB) inTx(ctx context.Context, fn func(tx pgx.Tx) error) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return pgx.BeginFunc(ctx, d.pool, fn)
+}

@@ -1,0 +1,179 @@
+package db
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/deskcomm/deskcomm/bus"
+)
+
+var _ bus.Log = (*DB)(nil)
+
+// LeaseTime is how long a claim or an extension lasts.
+func (d *DB) LeaseTime() time.Duration { return d.lease }
+
+const relayEventsSQL = `select relay_events(@limit)`
+
+// relayBatch is how many events one transaction relays.
+const relayBatch = 1000
+
+// Relay moves one batch from the outbox to deliveries and returns how many
+// events that were.
+func (d *DB) Relay(ctx context.Context) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var n int
+	err := d.pool.QueryRow(ctx, relayEventsSQL, named{"limit": relayBatch}).Scan(&n)
+	return n, wrap("relay events", err)
+}
+
+// What makes a delivery claimable stands in the statement that claims, whole:
+// due, unleased or its lease run out, organization active, destination enabled.
+const claimDeliveriesSQL = `
+	with want as (
+	    select c.id, c.name, c.max_attempts, w.n
+	      from unnest(@consumers::text[], @limits::int[]) w (name, n)
+	      join consumers c on c.name = w.name
+	), due as (
+	    select d.*
+	      from want w
+	     cross join lateral (
+	        select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
+	          from delivery d
+	         where d.consumer_id = w.id
+	           and d.due_at <= now()
+	           and exists (select from organizations o where o.id = d.organization_id and o.status = 'active')
+	           and not exists (select from webhook_subscriptions s where s.id = d.destination and not s.enabled)
+	         order by d.due_at
+	         limit w.n
+	           for update of d skip locked
+	     ) d
+	), lease as materialized (
+	    select nextval('lease_token_seq') as token
+	     where exists (select from due)
+	), claimed as (
+	    update delivery d
+	       set lease_token = (select token from lease),
+	           due_at = clock_timestamp() + @lease_time,
+	           attempts = d.attempts + 1,
+	           updated_at = clock_timestamp()
+	      from due
+	     where d.consumer_id = due.consumer_id
+	       and d.destination = due.destination
+	       and d.organization_id = due.organization_id
+	       and d.lane = due.lane
+	       and d.seq = due.seq
+	    returning d.*
+	)
+	select c.consumer_id, c.destination, c.organization_id as org_id, c.lane, c.seq, c.lease_token as token,
+	       w.name as consumer, c.attempts + c.earlier_attempts as attempt, c.attempts as budgeted, w.max_attempts,
+	       e.id, e.event_type as type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at
+	  from claimed c
+	  join want w on w.id = c.consumer_id
+	  join event_log e on e.id = c.event_id
+	 order by c.seq`
+
+type claimedRow struct {
+	bus.Key
+	Token       int64
+	Consumer    string
+	Attempt     int
+	Budgeted    int
+	MaxAttempts int
+	ID          uuid.UUID
+	Type        bus.Type
+	EntityKind  string
+	EntityID    uuid.NullUUID
+	Payload     []byte
+	Metadata    []byte
+	CreatedAt   time.Time
+}
+
+// Claim leases due deliveries of several consumers at once.
+func (d *DB) Claim(ctx context.Context, wants []bus.Want) ([]bus.Delivery, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	names, limits := make([]string, len(wants)), make([]int, len(wants))
+	for i, w := range wants {
+		names[i], limits[i] = w.Consumer, w.Limit
+	}
+	rows, err := collect[claimedRow](ctx, d.pool, claimDeliveriesSQL, named{
+		"consumers": names, "limits": limits, "lease_time": d.lease,
+	})
+	if err != nil {
+		return nil, wrap("claim deliveries", err)
+	}
+	claimed := make([]bus.Delivery, len(rows))
+	for i, r := range rows {
+		claimed[i] = bus.Delivery{
+			Key: r.Key, ID: bus.DeliveryID(r.ID, r.Consumer, r.Destination), Token: r.Token, Consumer: r.Consumer,
+			Attempt: r.Attempt, Budgeted: r.Budgeted, MaxAttempts: r.MaxAttempts,
+			Event: bus.Event{
+				ID: r.ID, OrgID: r.OrgID, Type: r.Type, EntityKind: r.EntityKind, EntityID: r.EntityID,
+				Payload: r.Payload, Metadata: r.Metadata, CreatedAt: r.CreatedAt,
+			},
+		}
+	}
+	return claimed, nil
+}
+
+const extendLeasesSQL = `
+	update delivery d
+	   set due_at = clock_timestamp() + @lease_time
+	  from unnest(@consumer_ids::smallint[], @destinations::uuid[], @org_ids::uuid[], @lanes::bigint[], @seqs::bigint[], @tokens::bigint[])
+	       as l (consumer_id, destination, organization_id, lane, seq, token)
+	 where d.consumer_id = l.consumer_id
+	   and d.destination = l.destination
+	   and d.organization_id = l.organization_id
+	   and d.lane = l.lane
+	   and d.seq = l.seq
+	   and d.lease_token = l.token
+	returning d.consumer_id, d.destination, d.organization_id as org_id, d.lane, d.seq, d.lease_token as token`
+
+// Extend renews leases and returns those that another claim has taken.
+func (d *DB) Extend(ctx context.Context, leases []bus.Lease) ([]bus.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.lease)
+	defer cancel()
+	args := leaseColumns(leases)
+	args["lease_time"] = d.lease
+	kept, err := collect[bus.Lease](ctx, d.pool, extendLeasesSQL, args)
+	if err != nil {
+		return nil, wrap("extend leases", err)
+	}
+	return missing(leases, kept), nil
+}
+
+// leaseColumns turns leases into one array for each column of their key.
+func leaseColumns(leases []bus.Lease) named {
+	n := len(leases)
+	consumers, lanes, seqs, tokens := make([]int16, n), make([]int64, n), make([]int64, n), make([]int64, n)
+	destinations, orgs := make([]uuid.UUID, n), make([]uuid.UUID, n)
+	for i, l := range leases {
+		consumers[i], destinations[i], orgs[i] = l.ConsumerID, l.Destination, l.OrgID
+		lanes[i], seqs[i], tokens[i] = l.Lane, l.Seq, l.Token
+	}
+	return named{
+		"consumer_ids": consumers, "destinations": destinations, "org_ids": orgs,
+		"lanes": lanes, "seqs": seqs, "tokens": tokens,
+	}
+}
+
+// missing returns those of all that are not in kept.
+func missing(all, kept []bus.Lease) []bus.Lease {
+	if len(all) == len(kept) {
+		return nil
+	}
+	have := make(map[bus.Lease]bool, len(kept))
+	for _, l := range kept {
+		have[l] = true
+	}
+	var lost []bus.Lease
+	for _, l := range all {
+		if !have[l] {
+			lost = append(lost, l)
+		}
+	}
+	return lost
+}

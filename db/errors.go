@@ -1,0 +1,71 @@
+package db
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/deskcomm/deskcomm/bus"
+)
+
+// wrap names the action that failed and turns what the driver says into the
+// errors of package bus that others branch on.
+func wrap(action string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", action, translate(err))
+}
+
+func translate(err error) error {
+	if errors.Is(err, pgx.ErrNoRows) {
+		return bus.ErrNotFound
+	}
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		if unreachable(err) {
+			return fmt.Errorf("%w: %w", bus.ErrUnavailable, err)
+		}
+		return err
+	}
+	switch pg.Code {
+	case "22023", "23503", "42501": // raised by our functions, which name the field
+		if pg.ColumnName != "" && pg.TableName == "" {
+			return bus.Invalid(pg.ColumnName, pg.Message)
+		}
+	case "23505":
+		return fmt.Errorf("%w: %s", bus.ErrConflict, pg.ConstraintName)
+	case "22P02", "22P05", "22003", "54000", "54001": // text that jsonb cannot hold
+		return bus.Invalid("payload", "must be JSON that the database can hold: no NUL, no unpaired surrogate, no number beyond 131072 digits, not nested thousands deep")
+	case "53100":
+		return fmt.Errorf("%w: the disk of the database is full", bus.ErrUnavailable)
+	}
+	switch pg.Code[:2] {
+	case "08", "40", "53", "57": // connection, rolled back for another's sake, resources, operator intervention
+		return fmt.Errorf("%w: %s", bus.ErrUnavailable, pg.Message)
+	}
+	return err
+}
+
+// unreachable tells a connection that failed from a statement that did.
+func unreachable(err error) bool {
+	if errors.Is(err, context.Canceled) {
+		return false
+	}
+	_, connect := errors.AsType[*pgconn.ConnectError](err)
+	_, network := errors.AsType[net.Error](err)
+	return connect || network || errors.Is(err, net.ErrClosed) || pgconn.SafeToRetry(err)
+}
+
+// redactedParseError drops the connection string, which holds a password, from
+// the driver's complaint about it.
+func redactedParseError(err error) error {
+	if inner := errors.Unwrap(err); inner != nil {
+		return inner
+	}
+	return errors.New("it is not a Postgres connection string")
+}

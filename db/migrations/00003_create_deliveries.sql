@@ -1,0 +1,209 @@
+-- +goose Up
+
+-- The named readers of the log. A process registers those it has handlers for; a reader receives what is emitted after
+-- it has first been registered.
+create table consumers (
+    id           smallint generated always as identity primary key,
+    name         text not null unique check (name ~ '^[a-z][a-z0-9]*(-[a-z0-9]+)*-worker$'),
+    event_types  text[] not null,
+    effect       text not null check (effect in ('local', 'at_least_once', 'once')),
+    retry_steps  interval[] not null,
+    retry_jitter real not null check (retry_jitter between 0 and 1),
+    max_attempts smallint not null check (max_attempts > 0),
+    starts_at    timestamptz not null default clock_timestamp(),
+    updated_at   timestamptz not null default clock_timestamp(),
+    constraint consumers_steps_check check (max_attempts = 1 or cardinality(retry_steps) > 0)
+);
+create trigger consumers_touch before update on consumers for each row execute function touch_updated_at();
+
+-- Who wants which events by webhook. A subscription is a destination: its id never gets another URL, and it receives
+-- what is emitted after it was made.
+create table webhook_subscriptions (
+    id                   uuid primary key default uuid_v7(),
+    organization_id      uuid not null references organizations (id) on delete cascade,
+    url                  text not null check (length(url) <= 2000),
+    event_types          text[] not null check (cardinality(event_types) between 1 and 100),
+    secret_encrypted     bytea,
+    enabled              boolean not null default true,
+    consecutive_failures int not null default 0,
+    last_status          smallint,
+    last_error           text,
+    last_delivered_at    timestamptz,
+    deleted_at           timestamptz,
+    created_at           timestamptz not null default clock_timestamp(),
+    updated_at           timestamptz not null default clock_timestamp()
+);
+create index webhook_subscriptions_organization_idx on webhook_subscriptions (organization_id, id) where deleted_at is null;
+create trigger webhook_subscriptions_touch before update on webhook_subscriptions for each row execute function touch_updated_at();
+
+-- Unfinished work: one row for each event, consumer and destination. due_at is the instant from which it may be
+-- claimed: at once, at the next attempt, or when the lease under which it is held has run out.
+create table delivery (
+    consumer_id      smallint not null,
+    destination      uuid not null,
+    organization_id  uuid not null,
+    lane             bigint not null default 0,
+    seq              bigint not null,
+    event_id         uuid not null,
+    due_at           timestamptz not null,
+    lease_token      bigint,
+    attempts         smallint not null default 0,
+    earlier_attempts smallint not null default 0,
+    last_error       text,
+    updated_at       timestamptz not null default clock_timestamp(),
+    primary key (consumer_id, destination, organization_id, lane, seq)
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+create index delivery_due_idx on delivery (consumer_id, due_at);
+create index delivery_seq_idx on delivery (seq);
+
+-- Larger than every token before it, so that an older owner is told by its token alone.
+create sequence lease_token_seq;
+
+-- Finished work, one row for each settled batch, consumer, organization and outcome. The arrays run in parallel.
+create table receipt (
+    id              bigint generated always as identity primary key,
+    organization_id uuid not null,
+    consumer_id     smallint not null,
+    outcome         text not null check (outcome in ('done', 'skipped', 'discarded')),
+    reason          text,
+    first_event_id  uuid not null,
+    last_event_id   uuid not null,
+    event_ids       uuid[] not null,
+    destinations    uuid[] not null,
+    attempts        smallint[] not null,
+    settled_at      timestamptz not null default clock_timestamp()
+);
+-- Ids are ordered by time and so are receipts, hence a block range is enough to find the few that may hold an event.
+create index receipt_events_idx on receipt using brin (first_event_id, last_event_id) with (pages_per_range = 8, autosummarize = on);
+
+-- What a person decides about: a delivery that spent its attempts or can never succeed, with a copy of its event, so
+-- that no partition of the log has to be kept for it. The row stays when it has been decided.
+create table dead_delivery (
+    delivery_id      uuid primary key,
+    organization_id  uuid not null,
+    consumer_id      smallint not null,
+    destination      uuid not null,
+    lane             bigint not null,
+    seq              bigint not null,
+    event_id         uuid not null,
+    event_type       text not null,
+    entity_kind      text not null,
+    entity_id        uuid,
+    payload          jsonb not null,
+    metadata         jsonb not null,
+    event_created_at timestamptz not null,
+    attempts         smallint not null,
+    earlier_attempts smallint not null,
+    last_error       text not null,
+    state            text not null default 'dead' check (state in ('dead', 'replayed', 'discarded')),
+    reason           text,
+    died_at          timestamptz not null default clock_timestamp(),
+    resolved_at      timestamptz,
+    constraint dead_delivery_resolved_check check ((state = 'dead') = (resolved_at is null))
+);
+create index dead_delivery_open_idx on dead_delivery (organization_id, died_at desc, delivery_id) where state = 'dead';
+create index dead_delivery_event_idx on dead_delivery (organization_id, event_id);
+
+-- What each try of a consumer that calls outside found.
+create table attempt (
+    delivery_id     uuid not null,
+    number          smallint not null,
+    organization_id uuid not null,
+    consumer_id     smallint not null,
+    destination     uuid not null,
+    event_id        uuid not null,
+    outcome         text not null check (outcome in ('done', 'retry', 'dead', 'skipped')),
+    error           text,
+    status_code     smallint,
+    response        text,
+    started_at      timestamptz not null,
+    duration        interval not null,
+    primary key (organization_id, delivery_id, number)
+);
+
+-- The exact bytes sent to a destination, kept from the first attempt until the delivery is settled, so that each
+-- attempt sends the same.
+create table frozen_body (
+    delivery_id     uuid primary key,
+    organization_id uuid not null,
+    body            bytea not null,
+    created_at      timestamptz not null default clock_timestamp()
+);
+
+-- +goose StatementBegin
+-- relay_events gives the visible events of the outbox their place, makes a delivery for each of their consumers, and
+-- empties the outbox of them, up to p_limit at a time. It returns how many events it moved.
+create function relay_events(p_limit int) returns int
+language plpgsql
+as $$
+declare
+    v_last  bigint;
+    v_count int;
+begin
+    if not exists (select from outbox) then
+        return 0;
+    end if;
+    -- Whoever holds this row relays. The next statement sees what the previous holder has committed.
+    select last_seq into v_last from relay_state for update;
+    with batch as materialized (
+        select emit_no, event_id, organization_id, event_type, created_at,
+               v_last + row_number() over (order by emit_no) as seq
+          from (select * from outbox order by emit_no limit p_limit) o
+    ), relayed as (
+        delete from outbox o using batch b where o.emit_no = b.emit_no
+    ), placed as (
+        -- An event that has its place already has its deliveries too.
+        insert into event_position (seq, event_id, organization_id, event_type)
+        select seq, event_id, organization_id, event_type from batch
+        on conflict (event_id) do nothing
+        returning seq
+    ), made as (
+        insert into delivery (consumer_id, destination, organization_id, seq, event_id, due_at)
+        select c.id, '00000000-0000-0000-0000-000000000000', b.organization_id, b.seq, b.event_id, clock_timestamp()
+          from batch b
+          join placed using (seq)
+          join consumers c on b.event_type = any (c.event_types) and c.starts_at <= b.created_at
+        union all
+        select c.id, s.id, b.organization_id, b.seq, b.event_id, clock_timestamp()
+          from batch b
+          join placed using (seq)
+          join webhook_subscriptions s
+            on s.organization_id = b.organization_id
+           and s.event_types && array[b.event_type, split_part(b.event_type, '.', 1) || '.*', '*']
+           and s.created_at <= b.created_at
+           and s.deleted_at is null
+          join consumers c on c.name = 'webhook-dispatch-worker'
+         where split_part(b.event_type, '.', 1) <> 'webhook'
+            or not exists (
+                -- A subscription is never told of itself: its own failures would feed it for ever.
+                select from event_log e
+                 where e.id = b.event_id
+                   and s.id::text in (e.entity_id::text, e.payload ->> 'subscription_id'))
+    )
+    select count(*) into v_count from batch;
+    update relay_state set last_seq = v_last + v_count;
+    return v_count;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- retry_delay is the wait after the given number of attempts: the step of the consumer's ladder and a random share of
+-- it on top.
+create function retry_delay(p_steps interval[], p_jitter real, p_attempts int) returns interval
+language sql volatile
+as $$
+    select p_steps[least(greatest(p_attempts, 1), cardinality(p_steps))] * (1 + random() * p_jitter)
+$$;
+-- +goose StatementEnd
+
+-- +goose Down
+drop function retry_delay(interval[], real, int);
+drop function relay_events(int);
+drop table frozen_body;
+drop table attempt;
+drop table dead_delivery;
+drop table receipt;
+drop sequence lease_token_seq;
+drop table delivery;
+drop table webhook_subscriptions;
+drop table consumers;

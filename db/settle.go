@@ -1,0 +1,145 @@
+package db
+
+import (
+	"context"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/deskcomm/deskcomm/bus"
+)
+
+// One statement settles a batch: what is not held under the given token any more
+// is not in mine, and so nothing happens to it.
+const settleDeliveriesSQL = `
+	with verdict as (
+	    select *
+	      from unnest(@consumer_ids::smallint[], @destinations::uuid[], @org_ids::uuid[], @lanes::bigint[], @seqs::bigint[],
+	                  @tokens::bigint[], @delivery_ids::uuid[], @verdicts::text[], @errors::text[], @not_untils::interval[],
+	                  @started_ats::timestamptz[], @durations::interval[], @status_codes::smallint[], @responses::text[])
+	        as v (consumer_id, destination, organization_id, lane, seq, token, delivery_id, verdict, error, not_until,
+	              started_at, duration, status_code, response)
+	), mine as (
+	    select d.event_id, d.attempts, d.earlier_attempts, v.*
+	      from delivery d
+	      join verdict v using (consumer_id, destination, organization_id, lane, seq)
+	     where d.lease_token = v.token
+	       for update of d
+	), judged as (
+	    select m.*, c.retry_steps, c.retry_jitter,
+	           case when m.verdict = 'retry' and m.attempts >= c.max_attempts then 'dead' else m.verdict end as outcome
+	      from mine m
+	      join consumers c on c.id = m.consumer_id
+	), finished as (
+	    delete from delivery d
+	     using judged j
+	     where j.outcome <> 'retry'
+	       and d.consumer_id = j.consumer_id and d.destination = j.destination and d.organization_id = j.organization_id
+	       and d.lane = j.lane and d.seq = j.seq
+	), postponed as (
+	    update delivery d
+	       set due_at = clock_timestamp() + greatest(retry_delay(j.retry_steps, j.retry_jitter, j.attempts), j.not_until),
+	           lease_token = null, last_error = j.error, updated_at = clock_timestamp()
+	      from judged j
+	     where j.outcome = 'retry'
+	       and d.consumer_id = j.consumer_id and d.destination = j.destination and d.organization_id = j.organization_id
+	       and d.lane = j.lane and d.seq = j.seq
+	), receipts as (
+	    insert into receipt (organization_id, consumer_id, outcome, reason, first_event_id, last_event_id, event_ids, destinations, attempts)
+	    select organization_id, consumer_id, outcome, case when outcome = 'skipped' then error end,
+	           (array_agg(event_id order by event_id))[1], (array_agg(event_id order by event_id desc))[1],
+	           array_agg(event_id order by event_id), array_agg(destination order by event_id), array_agg(attempts order by event_id)
+	      from judged
+	     where outcome in ('done', 'skipped')
+	     group by organization_id, consumer_id, outcome, case when outcome = 'skipped' then error end
+	), buried as (
+	    insert into dead_delivery (delivery_id, organization_id, consumer_id, destination, lane, seq, event_id, event_type, entity_kind,
+	           entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error)
+	    select j.delivery_id, j.organization_id, j.consumer_id, j.destination, j.lane, j.seq, j.event_id, e.event_type, e.entity_kind,
+	           e.entity_id, e.payload, e.metadata, e.created_at, j.attempts, j.earlier_attempts, j.error
+	      from judged j
+	      join event_log e on e.id = j.event_id
+	     where j.outcome = 'dead'
+	    on conflict (delivery_id) do update
+	       set state = 'dead', attempts = excluded.attempts, earlier_attempts = excluded.earlier_attempts,
+	           last_error = excluded.last_error, died_at = clock_timestamp(), resolved_at = null, reason = null
+	), tried as (
+	    insert into attempt (delivery_id, number, organization_id, consumer_id, destination, event_id, outcome, error, status_code,
+	           response, started_at, duration)
+	    select delivery_id, attempts + earlier_attempts, organization_id, consumer_id, destination, event_id, outcome, nullif(error, ''),
+	           nullif(status_code, 0), nullif(response, ''), started_at, duration
+	      from judged
+	     where started_at is not null
+	), thawed as (
+	    delete from frozen_body b using judged j where b.delivery_id = j.delivery_id and j.outcome in ('done', 'skipped')
+	), counted as (
+	    update webhook_subscriptions s
+	       set consecutive_failures = case when t.delivered then 0 else s.consecutive_failures + t.failed end,
+	           last_status = nullif(t.last_status, 0),
+	           last_error = nullif(t.last_error, ''),
+	           last_delivered_at = case when t.delivered then clock_timestamp() else s.last_delivered_at end
+	      from (select destination, bool_or(outcome = 'done') as delivered, count(*) filter (where outcome <> 'done')::int as failed,
+	                   (array_agg(status_code order by started_at desc))[1] as last_status,
+	                   (array_agg(error order by started_at desc))[1] as last_error
+	              from judged
+	             where started_at is not null
+	             group by destination) t
+	     where s.id = t.destination
+	)
+	select consumer_id, destination, organization_id as org_id, lane, seq, token from mine`
+
+// maxErrorText bounds what is kept of an error or an answer, in bytes.
+const maxErrorText = 4096
+
+// Settle brings claimed deliveries to their verdicts and returns the leases that
+// were no longer valid.
+func (d *DB) Settle(ctx context.Context, settlements []bus.Settlement) ([]bus.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	leases := make([]bus.Lease, len(settlements))
+	for i, s := range settlements {
+		leases[i] = s.Delivery.Lease()
+	}
+	args := leaseColumns(leases)
+	addVerdictColumns(args, settlements)
+	settled, err := collect[bus.Lease](ctx, d.pool, settleDeliveriesSQL, args)
+	if err != nil {
+		return nil, wrap("settle deliveries", err)
+	}
+	return missing(leases, settled), nil
+}
+
+func addVerdictColumns(args named, settlements []bus.Settlement) {
+	n := len(settlements)
+	ids := make([]uuid.UUID, n)
+	verdicts, errs, responses := make([]string, n), make([]string, n), make([]string, n)
+	notUntils, durations := make([]time.Duration, n), make([]time.Duration, n)
+	startedAts := make([]*time.Time, n)
+	statusCodes := make([]int16, n)
+	for i, s := range settlements {
+		ids[i], verdicts[i], notUntils[i] = s.Delivery.ID, string(s.Verdict), s.NotUntil
+		errs[i] = storableText(s.Error)
+		if detail := s.Delivery.Detail; detail != nil {
+			startedAts[i], durations[i] = &detail.StartedAt, detail.Duration
+			statusCodes[i], responses[i] = int16(detail.StatusCode), storableText(detail.Response) //nolint:gosec // three digits
+		}
+	}
+	args["delivery_ids"], args["verdicts"], args["errors"], args["not_untils"] = ids, verdicts, errs, notUntils
+	args["started_ats"], args["durations"], args["status_codes"], args["responses"] = startedAts, durations, statusCodes, responses
+}
+
+// storableText makes any bytes fit a text column: valid UTF-8, no NUL, bounded.
+func storableText(s string) string {
+	if len(s) > maxErrorText {
+		s = s[:maxErrorText]
+	}
+	out := make([]rune, 0, len(s))
+	for _, r := range s {
+		if r == 0 {
+			r = utf8.RuneError
+		}
+		out = append(out, r)
+	}
+	return string(out)
+}

@@ -1,0 +1,171 @@
+package db
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/deskcomm/deskcomm/bus"
+)
+
+// Subscription is a webhook of an organization.
+type Subscription struct {
+	ID                  uuid.UUID
+	URL                 string
+	EventTypes          []string
+	HasSecret           bool
+	Enabled             bool
+	ConsecutiveFailures int
+	LastStatus          *int
+	LastError           *string
+	LastDeliveredAt     *time.Time
+	CreatedAt           time.Time
+}
+
+// NewSubscription describes a subscription to make. The URL must have passed the
+// URL policy.
+type NewSubscription struct {
+	URL        string
+	EventTypes []string
+	Secret     string // "" signs nothing
+}
+
+func (n NewSubscription) check() error {
+	if len(n.EventTypes) == 0 || len(n.EventTypes) > 100 {
+		return bus.Invalid("event_types", "must name 1 to 100 event types")
+	}
+	for i, p := range n.EventTypes {
+		if err := bus.CheckPattern(fmt.Sprintf("event_types.%d", i), p); err != nil {
+			return err
+		}
+	}
+	if n.Secret != "" && (len(n.Secret) < 8 || len(n.Secret) > 200) {
+		return bus.Invalid("secret", "must have 8 to 200 bytes")
+	}
+	return nil
+}
+
+const insertSubscriptionSQL = `
+	insert into webhook_subscriptions (id, organization_id, url, event_types, secret_encrypted)
+	values (@id, @org_id, @url, @event_types, @secret_encrypted)
+	returning id, url, event_types, secret_encrypted is not null as has_secret, enabled, consecutive_failures, last_status::int,
+	          last_error, last_delivered_at, created_at`
+
+// CreateSubscription makes a subscription, which receives what is emitted from
+// now on.
+func (t *OrgTx) CreateSubscription(ctx context.Context, n NewSubscription) (Subscription, error) {
+	if err := n.check(); err != nil {
+		return Subscription{}, err
+	}
+	id := uuid.New()
+	var sealed []byte
+	if n.Secret != "" {
+		var err error
+		if sealed, err = t.box.seal([]byte(n.Secret), secretPlace("webhook_subscriptions", id)); err != nil {
+			return Subscription{}, err
+		}
+	}
+	sub, err := one[Subscription](ctx, t.tx, insertSubscriptionSQL, named{
+		"id": id, "org_id": t.org, "url": n.URL, "event_types": n.EventTypes, "secret_encrypted": sealed,
+	})
+	if err != nil {
+		return Subscription{}, wrap("create subscription", err)
+	}
+	return sub, t.audit(ctx, auditEntry{
+		action: "webhook_subscription.created", resourceType: "webhook_subscription", resourceID: id,
+		metadata: map[string]any{"event_types": n.EventTypes},
+	})
+}
+
+// secretPlace names where a secret is stored, which binds its ciphertext there.
+func secretPlace(table string, id uuid.UUID) string { return table + ":" + id.String() }
+
+const subscriptionColumnsSQL = `
+	select id, url, event_types, secret_encrypted is not null as has_secret, enabled, consecutive_failures, last_status::int,
+	       last_error, last_delivered_at, created_at
+	  from webhook_subscriptions
+	 where organization_id = @org_id and deleted_at is null`
+
+const listSubscriptionsSQL = subscriptionColumnsSQL + `
+	   and (@after::uuid is null or (created_at, id) > (select created_at, id from webhook_subscriptions where id = @after))
+	 order by created_at, id
+	 limit @limit`
+
+// Subscriptions lists the organization's subscriptions, the oldest first.
+func (t *OrgTx) Subscriptions(ctx context.Context, p Page) ([]Subscription, error) {
+	list, err := collect[Subscription](ctx, t.tx, listSubscriptionsSQL, named{"org_id": t.org, "after": p.After, "limit": p.limit()})
+	return list, wrap("list subscriptions", err)
+}
+
+const showSubscriptionSQL = subscriptionColumnsSQL + ` and id = @id`
+
+// Subscription returns one subscription, or bus.ErrNotFound.
+func (t *OrgTx) Subscription(ctx context.Context, id uuid.UUID) (Subscription, error) {
+	sub, err := one[Subscription](ctx, t.tx, showSubscriptionSQL, named{"org_id": t.org, "id": id})
+	return sub, wrap("load subscription", err)
+}
+
+// Deleting settles what waits for the subscription. A delivery that is being
+// sent right now loses its row, so its verdict is refused.
+const deleteSubscriptionSQL = `
+	with gone as (
+	    update webhook_subscriptions
+	       set deleted_at = clock_timestamp(), enabled = false, secret_encrypted = null
+	     where organization_id = @org_id and id = @id and deleted_at is null
+	    returning id
+	), dropped as (
+	    delete from delivery d
+	     using gone g
+	     where d.destination = g.id and d.organization_id = @org_id
+	       and d.consumer_id = (select id from consumers where name = 'webhook-dispatch-worker')
+	    returning d.*
+	), receipts as (
+	    insert into receipt (organization_id, consumer_id, outcome, reason, first_event_id, last_event_id, event_ids, destinations, attempts)
+	    select organization_id, consumer_id, 'discarded', 'the subscription was deleted',
+	           (array_agg(event_id order by event_id))[1], (array_agg(event_id order by event_id desc))[1],
+	           array_agg(event_id order by event_id), array_agg(destination order by event_id), array_agg(attempts order by event_id)
+	      from dropped
+	     group by organization_id, consumer_id
+	)
+	select (select count(*) from dropped)::int as discarded from gone`
+
+// DeleteSubscription ends a subscription. Deliveries that wait for it are
+// discarded and say so; its dead ones stay listed.
+func (t *OrgTx) DeleteSubscription(ctx context.Context, id uuid.UUID) error {
+	var discarded int
+	err := t.tx.QueryRow(ctx, deleteSubscriptionSQL, named{"org_id": t.org, "id": id}).Scan(&discarded)
+	if err != nil {
+		return wrap("delete subscription", err)
+	}
+	return t.audit(ctx, auditEntry{
+		action: "webhook_subscription.deleted", resourceType: "webhook_subscription", resourceID: id,
+		metadata: map[string]any{"discarded_deliveries": discarded},
+	})
+}
+
+// Target is where a webhook delivery goes.
+type Target struct {
+	URL    string
+	Secret string // "" when the subscription has none
+}
+
+const webhookTargetSQL = `
+	select url, secret_encrypted from webhook_subscriptions where organization_id = @org_id and id = @id and deleted_at is null`
+
+// WebhookTarget returns the address and secret of a subscription as they are
+// now, or bus.ErrNotFound when it was deleted.
+func (d *DB) WebhookTarget(ctx context.Context, org, id uuid.UUID) (Target, error) {
+	var target Target
+	var sealed []byte
+	if err := d.pool.QueryRow(ctx, webhookTargetSQL, named{"org_id": org, "id": id}).Scan(&target.URL, &sealed); err != nil {
+		return Target{}, wrap("load subscription", err)
+	}
+	if sealed == nil {
+		return target, nil
+	}
+	secret, err := d.box.open(sealed, secretPlace("webhook_subscriptions", id))
+	target.Secret = string(secret)
+	return target, err
+}
