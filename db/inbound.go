@@ -18,6 +18,7 @@ import (
 type InboundPost struct {
 	Envelope       waha.Envelope
 	RequestID      string            // the gateway's own id of the request
+	OurRequestID   string            // kept with the events it leads to
 	Headers        map[string]string // without credentials
 	Body           []byte            // exactly as received
 	SignatureValid bool              // false when the channel has no secret
@@ -93,7 +94,7 @@ func (d *DB) Ingest(ctx context.Context, ch InboundChannel, post InboundPost) (I
 		if err != nil {
 			return wrap("archive post", err)
 		}
-		result, emitted, err = applyPost(ctx, tx, ch, id, post.Envelope)
+		result, emitted, err = applyPost(ctx, tx, ch, id, post.Envelope, post.OurRequestID)
 		return err
 	})
 	if err != nil {
@@ -107,8 +108,8 @@ func (d *DB) Ingest(ctx context.Context, ch InboundChannel, post InboundPost) (I
 
 // applyPost reads an archived post and applies it within a savepoint, so that
 // the archive survives what goes wrong.
-func applyPost(ctx context.Context, tx pgx.Tx, ch InboundChannel, id uuid.UUID, env waha.Envelope) (InboundResult, bool, error) {
-	in := &ingest{org: ch.OrgID, channel: ch.ID, envelope: env}
+func applyPost(ctx context.Context, tx pgx.Tx, ch InboundChannel, id uuid.UUID, env waha.Envelope, requestID string) (InboundResult, bool, error) {
+	in := &ingest{org: ch.OrgID, channel: ch.ID, envelope: env, requestID: requestID}
 	result, err := in.read()
 	if err == nil && result.Status == "" {
 		err = pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) (err error) {
@@ -173,7 +174,7 @@ func (d *DB) retryPost(ctx context.Context, p failedPost) error {
 		if err := tx.QueryRow(ctx, lockPostSQL, named{"id": p.ID}).Scan(&due); err != nil || !due {
 			return wrap("lock archived post", err)
 		}
-		_, emitted, err = applyPost(ctx, tx, InboundChannel{ID: p.ChannelSessionID, OrgID: p.OrganizationID}, p.ID, env)
+		_, emitted, err = applyPost(ctx, tx, InboundChannel{ID: p.ChannelSessionID, OrgID: p.OrganizationID}, p.ID, env, "")
 		return err
 	})
 	if err == nil && emitted {

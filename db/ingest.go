@@ -14,12 +14,13 @@ import (
 
 // ingest applies one update of a channel's gateway in a transaction.
 type ingest struct {
-	tx       pgx.Tx
-	org      uuid.UUID
-	channel  uuid.UUID
-	envelope waha.Envelope
-	update   waha.Update
-	emitted  bool
+	tx        pgx.Tx
+	org       uuid.UUID
+	channel   uuid.UUID
+	envelope  waha.Envelope
+	requestID string
+	update    waha.Update
+	emitted   bool
 }
 
 // read turns the envelope into an update. A result is returned when there is
@@ -103,7 +104,7 @@ func (in *ingest) emit(ctx context.Context, typ bus.Type, kind string, id uuid.U
 	if err != nil {
 		return wrap("emit "+string(typ), err)
 	}
-	_, err = emit(ctx, in.tx, in.org, Actor{Kind: ActorSystem}, NewEvent{
+	_, err = emit(ctx, in.tx, in.org, Actor{Kind: ActorSystem, RequestID: in.requestID}, NewEvent{
 		Type: typ, EntityKind: kind, EntityID: uuid.NullUUID{UUID: id, Valid: true}, Payload: body,
 		Metadata: map[string]json.RawMessage{"source": source},
 	})

@@ -19,7 +19,7 @@ const (
 )
 
 const messageByBareIDSQL = `
-	select id, status, direction, conversation_id, contact_id
+	select id, status, direction, conversation_id, contact_id, type, body
 	  from messages
 	 where channel_session_id = @channel_id and organization_id = @org_id and waha_message_id = @bare_id
 	   for update`
@@ -31,6 +31,22 @@ type storedMessage struct {
 	Direction      string
 	ConversationID uuid.UUID
 	ContactID      uuid.UUID
+	Type           string
+	Body           string
+}
+
+// payload is what every event about a message says of it.
+func (in *ingest) payload(bareID string, m storedMessage) map[string]any {
+	return map[string]any{
+		"message_id": m.ID, "conversation_id": m.ConversationID, "contact_id": m.ContactID, "channel_session_id": in.channel,
+		"channel": "whatsapp", "waha_message_id": bareID, "external_id": bareID, "type": m.Type, "status": m.Status,
+		"direction": map[string]string{"inbound": "in", "outbound": "out"}[m.Direction],
+	}
+}
+
+// addBody adds the text of a message to its payload.
+func addBody(payload map[string]any, body string) {
+	payload["body"], payload["body_preview"] = body, preview(body)
 }
 
 func (in *ingest) storedMessage(ctx context.Context, bareID string) (storedMessage, error) {
@@ -77,7 +93,11 @@ func (in *ingest) message(ctx context.Context, m waha.Message) (string, error) {
 	if err != nil {
 		return "", wrap("store message", err)
 	}
-	if err := in.emitMessage(ctx, m, storedMessage{ID: id, ConversationID: conversation, ContactID: contact}); err != nil {
+	stored := storedMessage{
+		ID: id, Status: initialStatus(m), Direction: string(m.Direction), ConversationID: conversation, ContactID: contact,
+		Type: string(m.Type), Body: m.Body,
+	}
+	if err := in.emitMessage(ctx, m, stored); err != nil {
 		return "", err
 	}
 	return reasonMessageCreated, in.applyParked(ctx, m.ID)
@@ -86,10 +106,8 @@ func (in *ingest) message(ctx context.Context, m waha.Message) (string, error) {
 // emitMessage tells of a new message. One that the gateway has not sent yet is
 // told of when it has.
 func (in *ingest) emitMessage(ctx context.Context, m waha.Message, s storedMessage) error {
-	payload := map[string]any{
-		"message_id": s.ID, "conversation_id": s.ConversationID, "contact_id": s.ContactID, "channel_session_id": in.channel,
-		"channel": "whatsapp", "waha_message_id": m.ID, "external_id": m.ID, "type": m.Type, "body": m.Body, "body_preview": preview(m.Body),
-	}
+	payload := in.payload(m.ID, s)
+	addBody(payload, s.Body)
 	if m.Media != nil && m.Media.URL != "" {
 		payload["media_urls"] = []string{m.Media.URL}
 	}
@@ -100,13 +118,12 @@ func (in *ingest) emitMessage(ctx context.Context, m waha.Message, s storedMessa
 		}
 	}
 	if m.Direction == waha.Inbound {
-		payload["direction"], payload["status"] = "in", "received"
 		return in.emit(ctx, bus.MessageReceived, "message", s.ID, payload)
 	}
-	if rank(initialStatus(m)) < rank("sent") {
+	if rank(s.Status) < rank("sent") {
 		return nil
 	}
-	payload["direction"], payload["status"], payload["sent_via"] = "out", initialStatus(m), sentVia(m)
+	payload["sent_via"] = sentVia(m)
 	return in.emit(ctx, bus.MessageSent, "message", s.ID, payload)
 }
 

@@ -68,8 +68,11 @@ func (in *ingest) advance(ctx context.Context, m storedMessage, a waha.Ack) (str
 	if !ok {
 		return reasonMessageUpdated, nil
 	}
-	payload := map[string]any{"message_id": m.ID, "conversation_id": m.ConversationID, "contact_id": m.ContactID}
+	m.Status = to
+	payload := in.payload(a.ID, m)
 	switch to {
+	case "sent":
+		addBody(payload, m.Body)
 	case "delivered", "read":
 		payload[to+"_at"] = atOrNow(a.At)
 	case "failed":

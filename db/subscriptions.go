@@ -2,7 +2,9 @@ package db
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -43,6 +45,11 @@ func (n NewSubscription) check() error {
 	}
 	if n.Secret != "" && (len(n.Secret) < 8 || len(n.Secret) > 200) {
 		return bus.Invalid("secret", "must have 8 to 200 bytes")
+	}
+	if key, ok := strings.CutPrefix(n.Secret, "whsec_"); ok {
+		if _, err := base64.StdEncoding.Strict().DecodeString(key); err != nil {
+			return bus.Invalid("secret", "must go on in padded base64 after whsec_")
+		}
 	}
 	return nil
 }

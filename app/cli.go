@@ -1,0 +1,100 @@
+// Package app is the composition root: it reads the configuration, builds the
+// stores, handlers and loops, and runs the program's commands.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/deskcomm/deskcomm/bus"
+)
+
+// Exit codes of the program.
+const (
+	exitDone    = 0
+	exitFailed  = 1
+	exitUsage   = 2 // wrong flags, wrong variables, input that breaks a rule
+	exitRefused = 3 // the state does not allow it: set up already, not found, conflict
+)
+
+// cli is every command, flag and variable of the program.
+type cli struct {
+	Serve        serveCmd        `cmd:"" help:"Run the server: API, receivers, relay, handlers, jobs."`
+	Setup        setupCmd        `cmd:"" help:"Create the first organization, its admin and an API token."`
+	Organization organizationCmd `cmd:"" help:"Create, list, suspend and reactivate organizations."`
+	Token        tokenCmd        `cmd:"" help:"Create, list and revoke API tokens."`
+	Migrate      migrateCmd      `cmd:"" help:"Change the database schema."`
+	Emit         emitCmd         `cmd:"" help:"Emit one event."`
+	Events       eventsCmd       `cmd:"" help:"List and show events."`
+	DLQ          dlqCmd          `cmd:"" name:"dlq" help:"List, replay and discard dead deliveries."`
+	Healthcheck  healthcheckCmd  `cmd:"" help:"Exit 0 when the running server is ready."`
+	Version      versionCmd      `cmd:"" help:"Print the version."`
+
+	Common
+}
+
+// console is where a command reads and writes.
+type console struct {
+	in      io.Reader
+	out     io.Writer
+	err     io.Writer
+	version string
+}
+
+// errNoData is the refusal to start a second, empty database by accident.
+var errNoData = errors.New("there is no deskcomm data directory here; run deskcomm serve or deskcomm setup first, or set DATABASE_URL")
+
+// Main runs the command that args name until it ends or ctx does, and returns
+// the exit code.
+func Main(ctx context.Context, version string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	c := &cli{}
+	io := console{in: stdin, out: stdout, err: stderr, version: version}
+	exit := -1
+	parser, err := kong.New(c,
+		kong.Name("deskcomm"),
+		kong.Description("The event platform of a WhatsApp CRM: one binary, one Postgres."),
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(code int) { exit = code }),
+		kong.Resolvers(secretFiles{}),
+		kong.UsageOnError(),
+		kong.Bind(io, &c.Common),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+	)
+	if err != nil {
+		fmt.Fprintln(stderr, "deskcomm:", err)
+		return exitFailed
+	}
+	if err := checkEnvironment(parser.Model.Node); err != nil {
+		fmt.Fprintln(stderr, "deskcomm:", err)
+		return exitUsage
+	}
+	command, err := parser.Parse(args)
+	if exit >= 0 { // --help has printed and asked to end
+		return exit
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "deskcomm:", err)
+		return exitUsage
+	}
+	if err := command.Run(); err != nil {
+		fmt.Fprintln(stderr, "deskcomm:", err)
+		return exitCode(err)
+	}
+	return exitDone
+}
+
+func exitCode(err error) int {
+	if _, ok := errors.AsType[*bus.FieldError](err); ok {
+		return exitUsage
+	}
+	for _, refusal := range []error{bus.ErrConflict, bus.ErrNotFound, errNoData} {
+		if errors.Is(err, refusal) {
+			return exitRefused
+		}
+	}
+	return exitFailed
+}

@@ -1,0 +1,98 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/deskcomm/deskcomm/bus"
+)
+
+// stale is how long a loop may go without a sign of life before the process is
+// not ready.
+const stale = 30 * time.Second
+
+// pulse records when each loop last got something done.
+type pulse struct {
+	mu       sync.Mutex
+	beats    map[string]time.Time
+	stopping bool
+}
+
+func (p *pulse) beat(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.beats == nil {
+		p.beats = make(map[string]time.Time)
+	}
+	p.beats[name] = time.Now()
+}
+
+func (p *pulse) stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stopping = true
+}
+
+// check is nil when every loop beats, and names those that do not.
+func (p *pulse) check(context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopping {
+		return errors.New("stopping")
+	}
+	var still []string
+	for name, at := range p.beats {
+		if time.Since(at) > stale {
+			still = append(still, name)
+		}
+	}
+	if still == nil {
+		return nil
+	}
+	slices.Sort(still)
+	return fmt.Errorf("no sign of life from: %v", still)
+}
+
+// watchStep makes a successful step of a loop a beat.
+func (p *pulse) watchStep(name string, step func(context.Context) (int, error)) func(context.Context) (int, error) {
+	p.beat(name)
+	return func(ctx context.Context) (int, error) {
+		n, err := step(ctx)
+		if err == nil {
+			p.beat(name)
+		}
+		return n, err
+	}
+}
+
+// watchedLog makes every successful call of a drain loop a beat: with all slots
+// busy it claims nothing for long, but renews its leases.
+type watchedLog struct {
+	bus.Log
+	beat func()
+}
+
+func (p *pulse) watchLog(name string, log bus.Log) bus.Log {
+	p.beat(name)
+	return watchedLog{Log: log, beat: func() { p.beat(name) }}
+}
+
+func (w watchedLog) Claim(ctx context.Context, wants []bus.Want) ([]bus.Delivery, error) {
+	claimed, err := w.Log.Claim(ctx, wants)
+	if err == nil {
+		w.beat()
+	}
+	return claimed, err
+}
+
+func (w watchedLog) Extend(ctx context.Context, leases []bus.Lease) ([]bus.Lease, error) {
+	lost, err := w.Log.Extend(ctx, leases)
+	if err == nil {
+		w.beat()
+	}
+	return lost, err
+}

@@ -1,0 +1,102 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/deskcomm/deskcomm/bus"
+	"github.com/deskcomm/deskcomm/crons"
+)
+
+const (
+	poll  = time.Second      // the promise behind every wake-up
+	grace = 25 * time.Second // below the 30 s after which containers are killed
+)
+
+// loop is a part of the server that runs until its context ends.
+type loop struct {
+	name string
+	run  func(ctx context.Context) error
+}
+
+// run starts every loop and ends them in order when ctx does: readiness, HTTP,
+// then claiming and the clock; the drain loop waits for the work in hand. A loop
+// that returns early ends the process: nothing dies unseen.
+func (s *server) run(ctx context.Context) error {
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	g, life := errgroup.WithContext(life)
+	for _, l := range s.loops() {
+		g.Go(func() error {
+			err := l.run(life)
+			if err == nil && life.Err() == nil {
+				err = errors.New("ended by itself")
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", l.name, err)
+			}
+			return nil
+		})
+	}
+	srv := s.httpServer()
+	g.Go(func() error {
+		if err := srv.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("http: %w", err)
+		}
+		return nil
+	})
+	s.logger.InfoContext(ctx, "ready", "addr", s.listener.Addr().String(), "version", s.version, "roles", s.config.Roles)
+	g.Go(func() error {
+		select {
+		case <-ctx.Done():
+		case <-life.Done():
+		}
+		s.pulse.stop()
+		s.logger.InfoContext(ctx, "stopping")
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+		defer cancel()
+		err := srv.Shutdown(last)
+		stop()
+		if err != nil {
+			s.logger.WarnContext(last, "requests cut off", "error", err)
+			return srv.Close()
+		}
+		return nil
+	})
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	s.logger.InfoContext(context.WithoutCancel(ctx), "stopped")
+	return nil
+}
+
+// loops lists what this process runs for its roles.
+func (s *server) loops() []loop {
+	var list []loop
+	if s.where.server != nil {
+		list = append(list, loop{"postgres", s.where.server.Run})
+	}
+	if s.config.has("relay") {
+		relay := &bus.Relay{
+			Step: s.pulse.watchStep("relay", s.store.Relay), Poll: poll, Wake: s.relayWake,
+			Drain: func() { nudge(s.drainWake) }, Logger: s.logger,
+		}
+		list = append(list, loop{"relay", relay.Run})
+	}
+	if s.config.has("worker") {
+		drainer := &bus.Drainer{
+			Log: s.pulse.watchLog("worker", s.store), Handlers: s.handlers, Poll: poll, Wake: s.drainWake,
+			Grace: grace, Logger: s.logger,
+		}
+		list = append(list, loop{"worker", drainer.Run})
+	}
+	if s.config.has("cron") {
+		list = append(list, loop{"cron", func(ctx context.Context) error { return crons.Run(ctx, s.logger, s.jobs()) }})
+	}
+	return list
+}

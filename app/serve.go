@@ -1,0 +1,155 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/deskcomm/deskcomm/bus"
+	"github.com/deskcomm/deskcomm/bus/urlpolicy"
+	"github.com/deskcomm/deskcomm/crons"
+	"github.com/deskcomm/deskcomm/db"
+	"github.com/deskcomm/deskcomm/handlers"
+	"github.com/deskcomm/deskcomm/web"
+	"github.com/deskcomm/deskcomm/web/inbound"
+)
+
+type serveCmd struct{ ServerConfig }
+
+// Run builds the server, runs it until ctx ends and takes everything down again,
+// in the order in which it depends on each other.
+func (s serveCmd) Run(ctx context.Context, io console, c *Common) (err error) {
+	if err := s.check(); err != nil {
+		return err
+	}
+	policy, err := urlpolicy.New(s.AllowPrivateHosts)
+	if err != nil {
+		return fmt.Errorf("DESKCOMM_ALLOW_PRIVATE_HOSTS: %w", err)
+	}
+	key, err := masterKey(s.MasterKey, c.DataDir)
+	if err != nil {
+		return err
+	}
+	logger := c.logger(io.err)
+	// A port in use is found before anything is started.
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Addr)
+	if err != nil {
+		return fmt.Errorf("DESKCOMM_ADDR: %w", err)
+	}
+	defer listener.Close() //nolint:errcheck // closed by the server when it has run
+
+	where, err := c.provide(ctx, logger)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, where.close()) }()
+
+	srv := &server{
+		config: s.ServerConfig, logger: logger, where: where, listener: listener, policy: policy, version: io.version,
+		relayWake: make(chan struct{}, 1), drainWake: make(chan struct{}, 1),
+	}
+	if err := srv.prepare(ctx, key); err != nil {
+		return err
+	}
+	defer srv.store.Close()
+	if err := srv.welcome(ctx, io.out); err != nil {
+		return err
+	}
+	return srv.run(ctx)
+}
+
+// server is everything that one process runs.
+type server struct {
+	config   ServerConfig
+	logger   *slog.Logger
+	where    database
+	listener net.Listener
+	policy   urlpolicy.Policy
+	version  string
+
+	store     *db.DB
+	handlers  []bus.Handler
+	pulse     pulse
+	relayWake chan struct{}
+	drainWake chan struct{}
+}
+
+// prepare brings the database to where the loops can start.
+func (s *server) prepare(ctx context.Context, key []byte) error {
+	store, err := s.where.open(ctx, s.logger, db.Options{
+		MasterKey: key, Lease: s.config.Lease,
+		Emitted: func() { nudge(s.relayWake) },
+		Due:     func() { nudge(s.drainWake) },
+	})
+	if err != nil {
+		return err
+	}
+	s.store = store
+	s.handlers = handlers.All(handlers.Deps{
+		DB: store, Policy: s.policy, Ladder: s.config.RetryLadder, Version: s.version, Logger: s.logger,
+	})
+	steps := []func(context.Context) error{
+		func(ctx context.Context) error { return s.where.migrate(ctx, s.logger) },
+		store.CheckSchema,
+		store.ClaimMasterKey,
+		store.EnsurePartitions,
+		s.register,
+	}
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			store.Close()
+			return err
+		}
+	}
+	return nil
+}
+
+// register tells the database who reads what.
+func (s *server) register(ctx context.Context) error {
+	if err := bus.CheckHandlers(s.handlers); err != nil {
+		return err
+	}
+	consumers := make([]bus.Consumer, len(s.handlers))
+	for i, h := range s.handlers {
+		consumers[i] = h.Consumer()
+	}
+	return s.store.RegisterConsumers(ctx, consumers)
+}
+
+// jobs is what runs by the clock.
+func (s *server) jobs() []crons.Job {
+	return []crons.Job{
+		{Name: "process-pending-webhooks", Spec: "* * * * *", Run: s.store.RetryInbound},
+		{Name: "ensure-event-partitions", Spec: "20 0 * * *", Run: s.store.EnsurePartitions},
+		{Name: "prune-expired", Spec: "7 * * * *", Run: s.store.PruneExpired},
+	}
+}
+
+// httpServer has every limit set: the defaults of the library are none.
+func (s *server) httpServer() *http.Server {
+	handler := web.New(web.Options{
+		DB: s.store, Policy: s.policy, Logger: s.logger, PublicURL: s.config.PublicURL,
+		Inbound: inbound.New(s.store, s.logger), Ready: s.pulse.check,
+	})
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       60 * time.Second,
+		WriteTimeout:      60 * time.Second,
+		IdleTimeout:       120 * time.Second,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(s.logger.Handler(), slog.LevelDebug),
+	}
+}
+
+// nudge wakes a loop that is waiting; one that is busy looks again anyway.
+func nudge(wake chan struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
+}

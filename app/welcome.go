@@ -1,0 +1,61 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"unicode/utf8"
+)
+
+// welcome prints where the server is and, as long as nobody has set it up, the
+// link and the command that do.
+func (s *server) welcome(ctx context.Context, out io.Writer) error {
+	token, err := s.store.OpenSetup(ctx)
+	if err != nil {
+		return err
+	}
+	if token == "" {
+		return nil
+	}
+	base := cmp.Or(strings.TrimSuffix(s.config.PublicURL, "/"), "http://"+reachable(s.listener.Addr()))
+	_, err = io.WriteString(out, box([]string{
+		"deskcomm " + s.version + " runs at " + base,
+		"",
+		"Nobody has set it up yet. Within 15 minutes open",
+		base + "/admin/setup?token=" + token,
+		"",
+		"or at any time run",
+		"deskcomm setup --organization NAME --email EMAIL --password-file FILE",
+		"",
+		"A new link is printed at every start until then.",
+	}))
+	return err
+}
+
+// reachable replaces an address that means "everywhere" by one to visit.
+func reachable(addr net.Addr) string {
+	tcp, ok := addr.(*net.TCPAddr)
+	if !ok || !tcp.IP.IsUnspecified() {
+		return addr.String()
+	}
+	return fmt.Sprintf("localhost:%d", tcp.Port)
+}
+
+// box frames lines of text.
+func box(lines []string) string {
+	width := 0
+	for _, l := range lines {
+		width = max(width, utf8.RuneCountInString(l))
+	}
+	var b strings.Builder
+	edge := strings.Repeat("─", width+2)
+	fmt.Fprintf(&b, "┌%s┐\n", edge)
+	for _, l := range lines {
+		fmt.Fprintf(&b, "│ %s%s │\n", l, strings.Repeat(" ", width-utf8.RuneCountInString(l)))
+	}
+	fmt.Fprintf(&b, "└%s┘\n", edge)
+	return b.String()
+}

@@ -1,0 +1,56 @@
+// Package crons owns what runs by the clock: names and times. The work itself is
+// a function that the composition root hands over.
+package crons
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/robfig/cron/v3"
+)
+
+// jobTimeout bounds one run of a job.
+const jobTimeout = 10 * time.Minute
+
+// Job is one named schedule. Spec is a five-field cron expression in UTC.
+type Job struct {
+	Name string
+	Spec string
+	Run  func(ctx context.Context) error
+}
+
+// Run fires the jobs until ctx ends, waits for those under way, and returns nil.
+// It returns an error only for a spec that cannot be read. A job that is still
+// running when it is due again is skipped; one that fails or panics is logged and
+// fires again at its next time.
+func Run(ctx context.Context, logger *slog.Logger, jobs []Job) error {
+	// Version 3 of the library runs in local time and lets panics through.
+	c := cron.New(cron.WithLocation(time.UTC))
+	for _, j := range jobs {
+		run := cron.SkipIfStillRunning(cron.DiscardLogger)(cron.FuncJob(func() { fire(ctx, logger, j) }))
+		if _, err := c.AddJob(j.Spec, run); err != nil {
+			return fmt.Errorf("schedule %s: %w", j.Name, err)
+		}
+	}
+	c.Start()
+	<-ctx.Done()
+	<-c.Stop().Done()
+	return nil
+}
+
+// fire runs one job once.
+func fire(ctx context.Context, logger *slog.Logger, j Job) {
+	ctx, cancel := context.WithTimeout(ctx, jobTimeout)
+	defer cancel()
+	defer func() {
+		if v := recover(); v != nil {
+			logger.ErrorContext(ctx, "cron panicked", "cron", j.Name, "error", v, "stack", string(debug.Stack()))
+		}
+	}()
+	if err := j.Run(ctx); err != nil && ctx.Err() == nil {
+		logger.ErrorContext(ctx, "cron failed", "cron", j.Name, "error", err)
+	}
+}

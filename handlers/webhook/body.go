@@ -1,0 +1,126 @@
+package webhook
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Body is what a delivery says. It is encoded once, at the first attempt; every
+// later attempt sends the same bytes.
+type Body struct {
+	EventType  string
+	OccurredAt time.Time // when this delivery was built
+	HappenedAt time.Time // when the event was emitted
+	DeliveryID uuid.UUID
+	// Payload is the event's own, a JSON object; empty and null count as {}.
+	Payload json.RawMessage
+	// Lead and Contact are added to the payload when they are not nil.
+	Lead    *Lead
+	Contact *Contact
+}
+
+// Encode returns the body on one line. Numbers and strings of the payload keep
+// their spelling; only spaces between them go.
+func (b Body) Encode() ([]byte, error) {
+	data, err := b.data()
+	if err != nil {
+		return nil, fmt.Errorf("encode webhook body: %w", err)
+	}
+	return encode(struct {
+		Event      string          `json:"event"`
+		OccurredAt string          `json:"occurred_at"`
+		HappenedAt string          `json:"happened_at"`
+		DeliveryID uuid.UUID       `json:"delivery_id"`
+		Data       json.RawMessage `json:"data"`
+	}{b.EventType, stamp(b.OccurredAt), stamp(b.HappenedAt), b.DeliveryID, data})
+}
+
+// data adds the projections behind the payload's own keys. A key that the payload
+// has already stays as it is: the event is the fact, the projection a courtesy, and
+// a receiver must be able to trust that no fact was replaced.
+func (b Body) data() (json.RawMessage, error) {
+	payload := bytes.TrimSpace(b.Payload)
+	if len(payload) == 0 || string(payload) == "null" {
+		payload = []byte("{}")
+	}
+	keys, err := topLevelKeys(payload)
+	if err != nil {
+		return nil, err
+	}
+	data := bytes.Clone(payload[:len(payload)-1]) // without the closing brace
+	members := len(keys)
+	add := func(key string, value any) error {
+		if keys[key] {
+			return nil
+		}
+		text, err := encode(value)
+		if err != nil {
+			return err
+		}
+		if members > 0 {
+			data = append(data, ',')
+		}
+		members++
+		data = append(data, `"`+key+`":`...)
+		data = append(data, text...)
+		return nil
+	}
+	if b.Lead != nil {
+		if err := add("lead", *b.Lead); err != nil {
+			return nil, err
+		}
+	}
+	if b.Contact != nil {
+		if err := add("contact", *b.Contact); err != nil {
+			return nil, err
+		}
+	}
+	return append(data, '}'), nil
+}
+
+var errNotObject = errors.New("the payload must be one JSON object")
+
+// topLevelKeys returns the keys of an object without reading its values.
+func topLevelKeys(object []byte) (map[string]bool, error) {
+	d := json.NewDecoder(bytes.NewReader(object))
+	if first, err := d.Token(); err != nil || first != json.Delim('{') || !json.Valid(object) {
+		return nil, errNotObject
+	}
+	keys := map[string]bool{}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return nil, errNotObject
+		}
+		name, ok := key.(string)
+		if !ok {
+			return nil, errNotObject
+		}
+		keys[name] = true
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return nil, errNotObject
+		}
+	}
+	return keys, nil
+}
+
+// encode is json.Marshal without the escaping for HTML: receivers compare bytes
+// with what they stored, and a body is never part of a page.
+func encode(value any) ([]byte, error) {
+	var buf bytes.Buffer
+	e := json.NewEncoder(&buf)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(value); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
+}
+
+// stamp writes an instant as receivers know it: UTC, always three decimals.
+func stamp(at time.Time) string { return at.UTC().Format("2006-01-02T15:04:05.000Z") }

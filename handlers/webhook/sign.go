@@ -1,0 +1,132 @@
+package webhook
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+)
+
+// Names of the headers of a delivery. Those of Standard Webhooks are in its library.
+const (
+	HeaderEvent           = "X-Deskcomm-Event"
+	HeaderDelivery        = "X-Webhook-Delivery"
+	HeaderAttempt         = "X-Webhook-Attempt"
+	HeaderTimestamp       = "X-Webhook-Timestamp"
+	HeaderSignature       = "X-Webhook-Signature"
+	HeaderLegacySignature = "X-Deskcomm-Signature"
+	// HeaderIdempotencyKey is not called Idempotency-Key: net/http would take that
+	// for leave to send the request twice.
+	HeaderIdempotencyKey = "X-Deskcomm-Idempotency-Key"
+)
+
+// standardPrefix marks a secret whose bytes are written in base64.
+const standardPrefix = "whsec_"
+
+// Stamp is what one attempt tells about itself in its headers.
+type Stamp struct {
+	EventType  string
+	EventID    uuid.UUID
+	DeliveryID uuid.UUID
+	Attempt    int // from 1
+	SentAt     time.Time
+}
+
+// Headers returns the headers of one attempt to send body. Without a secret they
+// are unsigned. With several, as while a secret is being replaced, the two current
+// signatures carry one part for each, and the legacy one that of the first.
+//
+// X-Webhook-Signature and X-Deskcomm-Signature use the UTF-8 bytes of the secret as
+// its owner sees it, prefix included; webhook-signature those that Standard
+// Webhooks means, see [StandardSecret]. A secret without a key is an error:
+// nothing is ever sent unsigned because of it.
+func Headers(s Stamp, body []byte, secrets ...string) (http.Header, error) {
+	ts := strconv.FormatInt(s.SentAt.Unix(), 10)
+	h := http.Header{}
+	h.Set("Content-Type", "application/json")
+	h.Set(HeaderEvent, s.EventType)
+	h.Set(HeaderDelivery, s.DeliveryID.String())
+	h.Set(HeaderAttempt, strconv.Itoa(s.Attempt))
+	h.Set(HeaderTimestamp, ts)
+	h.Set(HeaderIdempotencyKey, s.EventID.String())
+	h.Set(standardwebhooks.HeaderWebhookID, s.DeliveryID.String())
+	h.Set(standardwebhooks.HeaderWebhookTimestamp, ts)
+	if len(secrets) == 0 {
+		return h, nil
+	}
+	native, standard := []string{"t=" + ts}, []string(nil)
+	for _, secret := range secrets {
+		key, err := standardKey(secret)
+		if err != nil {
+			return nil, err
+		}
+		signer, err := standardwebhooks.NewWebhookRaw(key)
+		if err != nil {
+			return nil, err
+		}
+		signature, err := signer.Sign(s.DeliveryID.String(), s.SentAt, body)
+		if err != nil {
+			return nil, err
+		}
+		standard = append(standard, signature)
+		native = append(native, "v1="+hex.EncodeToString(nativeMAC(secret, ts, s.DeliveryID.String(), body)))
+	}
+	h.Set(HeaderSignature, strings.Join(native, ","))
+	h.Set(HeaderLegacySignature, hex.EncodeToString(mac(secrets[0], body)))
+	h.Set(standardwebhooks.HeaderWebhookSignature, strings.Join(standard, " "))
+	return h, nil
+}
+
+// CheckSecret returns the rule that a new secret breaks, or nil. Its error does
+// not hold the secret.
+func CheckSecret(secret string) error {
+	_, err := standardKey(secret)
+	return err
+}
+
+// StandardSecret returns the form of a secret that a Standard Webhooks library
+// wants: whsec_ and the base64 of the key. For a plain secret the key is its UTF-8
+// bytes; a secret in that form already is returned as it is.
+func StandardSecret(secret string) string {
+	if strings.HasPrefix(secret, standardPrefix) {
+		return secret
+	}
+	return standardPrefix + base64.StdEncoding.EncodeToString([]byte(secret))
+}
+
+func standardKey(secret string) ([]byte, error) {
+	encoded, ok := strings.CutPrefix(secret, standardPrefix)
+	if !ok {
+		if secret == "" {
+			return nil, errors.New("the secret must not be empty")
+		}
+		return []byte(secret), nil
+	}
+	key, err := base64.StdEncoding.DecodeString(encoded)
+	// The decoder skips line breaks and odd last bits; other decoders do not.
+	if err != nil || len(key) == 0 || base64.StdEncoding.EncodeToString(key) != encoded {
+		return nil, errors.New("a secret that starts with whsec_ must go on in padded base64")
+	}
+	return key, nil
+}
+
+// nativeMAC signs "<timestamp>.<delivery>.<raw body>".
+func nativeMAC(secret, ts, delivery string, body []byte) []byte {
+	return mac(secret, []byte(ts+"."+delivery+"."), body)
+}
+
+func mac(secret string, parts ...[]byte) []byte {
+	m := hmac.New(sha256.New, []byte(secret))
+	for _, part := range parts {
+		m.Write(part)
+	}
+	return m.Sum(nil)
+}
