@@ -285,3 +285,18 @@ func freeAddr(t *testing.T) string {
 	defer l.Close() //nolint:errcheck // only its port was wanted
 	return l.Addr().String()
 }
+
+// status asks for a page and returns the status alone.
+func (p *process) status(path string) int {
+	p.Helper()
+	req, err := http.NewRequestWithContext(p.Context(), http.MethodGet, p.base+path, nil)
+	if err != nil {
+		p.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		p.Fatal(err)
+	}
+	defer res.Body.Close() //nolint:errcheck // only the status is wanted
+	return res.StatusCode
+}

@@ -30,18 +30,17 @@ func (s serveCmd) Run(ctx context.Context, io console, c *Common) (err error) {
 	if err != nil {
 		return fmt.Errorf("DESKCOMM_ALLOW_PRIVATE_HOSTS: %w", err)
 	}
-	key, err := masterKey(s.MasterKey, c.DataDir)
-	if err != nil {
-		return err
-	}
 	logger := c.logger(io.err)
-	// A port in use is found before anything is started.
+	// A port in use is found before anything is made or started.
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Addr)
 	if err != nil {
 		return fmt.Errorf("DESKCOMM_ADDR: %w", err)
 	}
 	defer listener.Close() //nolint:errcheck // closed by the server when it has run
-
+	key, err := masterKey(s.MasterKey, c.DataDir)
+	if err != nil {
+		return err
+	}
 	where, err := c.provide(ctx, logger)
 	if err != nil {
 		return err

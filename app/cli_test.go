@@ -1,0 +1,184 @@
+package app_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/uuid"
+)
+
+func TestCommandsRefuseWhatBreaksARuleAndChangeNothing(t *testing.T) {
+	t.Parallel()
+	in := onShared(t)
+	org, _ := in.setUp()
+	unknown := uuid.NewString()
+	cases := map[string]struct {
+		args []string
+		code int
+		says string
+	}{
+		"a second setup":                 {[]string{"setup", "--organization", "X", "--email", "b@example.com", "--password-file", "-"}, 3, "already set up"},
+		"a type in camel case":           {[]string{"emit", "LeadCreated", "--organization", org}, 2, "event_type"},
+		"a payload that is a list":       {[]string{"emit", "custom.x", "--organization", org, "--payload", "[]"}, 2, "payload"},
+		"a payload that is no JSON":      {[]string{"emit", "custom.x", "--organization", org, "--payload", "{"}, 2, "payload"},
+		"an unknown organization":        {[]string{"emit", "custom.x", "--organization", unknown}, 3, "organization"},
+		"an organization that is no id":  {[]string{"emit", "custom.x", "--organization", "loja"}, 2, "organization"},
+		"a token without a known scope":  {[]string{"token", "create", "--organization", org, "--name", "ci", "--scope", "everything"}, 2, "scopes.0"},
+		"a token with a strange expiry":  {[]string{"token", "create", "--organization", org, "--name", "ci", "--scope", "crm:read", "--expires-in", "soon"}, 2, "expires_in"},
+		"an unknown dead delivery":       {[]string{"dlq", "replay", unknown, "--organization", org}, 3, "not found"},
+		"a discard without a reason":     {[]string{"dlq", "discard", unknown, "--organization", org}, 2, "reason"},
+		"an unknown event":               {[]string{"events", "show", unknown, "--organization", org}, 3, "not found"},
+		"suspending nobody":              {[]string{"organization", "suspend", unknown}, 3, "not found"},
+		"reactivating an active one":     {[]string{"organization", "reactivate", org}, 3, "state"},
+		"an organization without a name": {[]string{"organization", "create", " "}, 2, "name"},
+		"an unknown command":             {[]string{"frobnicate"}, 2, "frobnicate"},
+		"an unknown flag":                {[]string{"version", "--frobnicate"}, 2, "frobnicate"},
+	}
+	for name, tt := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := in
+			in.T = t
+			_, errs, code := in.run("correct horse battery", tt.args...)
+			if code != tt.code || !strings.Contains(errs, tt.says) {
+				t.Errorf("exit %d, %q; want %d and a word about %q", code, errs, tt.code, tt.says)
+			}
+		})
+	}
+}
+
+func TestUnknownVariableIsRefusedWithTheNearestName(t *testing.T) {
+	t.Parallel()
+	in := onShared(t, "DESKCOMM_ADRR=127.0.0.1:1")
+	for _, args := range [][]string{{"version"}, {"serve"}} {
+		_, errs, code := in.run("", args...)
+		if code != 2 || !strings.Contains(errs, "DESKCOMM_ADRR") || !strings.Contains(errs, "DESKCOMM_ADDR") {
+			t.Errorf("deskcomm %v = exit %d, %q; want 2 and both names", args, code, errs)
+		}
+	}
+}
+
+func TestServeRefusesSettingsThatBreakARule(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct{ variable, value, says string }{
+		"a lease that is too short":     {"DESKCOMM_LEASE", "1ms", "DESKCOMM_LEASE"},
+		"a lease that is no span":       {"DESKCOMM_LEASE", "s3cr3t", "lease"},
+		"a ladder that is no list":      {"DESKCOMM_RETRY_LADDER", "1s,later", "retry-ladder"},
+		"an allowed host with a scheme": {"DESKCOMM_ALLOW_PRIVATE_HOSTS", "http://x", "DESKCOMM_ALLOW_PRIVATE_HOSTS"},
+		"a master key that is short":    {"DESKCOMM_MASTER_KEY", "c2hvcnQ=", "DESKCOMM_MASTER_KEY"},
+		"an unknown role":               {"DESKCOMM_ROLES", "api,painter", "roles"},
+		"a public URL without a scheme": {"DESKCOMM_PUBLIC_URL", "example.com", "DESKCOMM_PUBLIC_URL"},
+		"an address without a port":     {"DESKCOMM_ADDR", "127.0.0.1", "DESKCOMM_ADDR"},
+	}
+	for name, tt := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := onPrivate(t, tt.variable+"="+tt.value)
+			_, errs, code := in.run("", "serve")
+			if code == 0 || !strings.Contains(errs, tt.says) || tt.variable == "DESKCOMM_MASTER_KEY" && strings.Contains(errs, tt.value) {
+				t.Errorf("exit %d, %q; want a refusal that names %s", code, errs, tt.says)
+			}
+			if entries, err := os.ReadDir(in.dir); err == nil && len(entries) > 0 {
+				t.Errorf("the refusal left %v in the data directory", entries)
+			}
+		})
+	}
+}
+
+func TestCommandsNeverMakeASecondDatabase(t *testing.T) {
+	t.Parallel()
+	in := onPrivate(t)
+	for _, args := range [][]string{
+		{"organization", "list"}, {"token", "list", "--organization", uuid.NewString()}, {"migrate", "status"},
+		{"emit", "custom.x", "--organization", uuid.NewString()}, {"dlq", "list", "--organization", uuid.NewString()},
+	} {
+		if _, errs, code := in.run("", args...); code != 3 || !strings.Contains(errs, "data directory") {
+			t.Errorf("deskcomm %v without data = exit %d, %q; want 3 and why", args, code, errs)
+		}
+	}
+	if _, err := os.Stat(in.dir); !os.IsNotExist(err) {
+		t.Errorf("a data directory was made: %v", err)
+	}
+}
+
+func TestCommandsWorkOnTheDataDirectoryWithAndWithoutAServer(t *testing.T) {
+	t.Parallel()
+	in := onPrivate(t, "DESKCOMM_ALLOW_PRIVATE_HOSTS=127.0.0.1")
+	org, _ := in.setUp() // no server is running: one is started for the command
+	if pids := in.postgresProcesses(); len(pids) != 0 {
+		t.Errorf("Postgres processes %v outlive the command", pids)
+	}
+	before := in.runJSON(`{"n": 9007199254740993}`, "emit", "custom.order", "--organization", org, "--payload", "-")["id"].(string)
+	p := in.serve()
+	token := in.runJSON("", "token", "create", "--organization", org, "--name", "reader", "--scope", "events:read", "--expires-in", "90d")
+	shown := p.must(200, "GET", "/v1/events/"+before, token["token"].(string), nil)
+	if shown["event_type"] != "custom.order" {
+		t.Errorf("the server shows %v, want the event that a command emitted before it ran", shown)
+	}
+	if _, errs, code := in.run("", "token", "revoke", token["token_id"].(string), "--organization", org); code != 0 {
+		t.Fatalf("revoke = exit %d: %s", code, errs)
+	}
+	if status, _ := p.call("GET", "/v1/events", token["token"].(string), nil); status != 401 {
+		t.Errorf("a revoked token = %d, want 401", status)
+	}
+	second := in.runJSON("", "organization", "create", "Padaria")["organization_id"].(string)
+	if list := in.runJSON("", "events", "list", "--organization", second)["items"].([]any); len(list) != 0 {
+		t.Errorf("another organization sees %d events", len(list))
+	}
+	health := in
+	health.env = append(append([]string{}, in.env...), "DESKCOMM_ADDR="+strings.TrimPrefix(p.base, "http://"))
+	if _, errs, code := health.run("", "healthcheck"); code != 0 {
+		t.Errorf("healthcheck of a ready server = exit %d: %s", code, errs)
+	}
+	p.signal(syscall.SIGTERM)
+	if _, _, code := health.run("", "healthcheck"); code != 1 {
+		t.Errorf("healthcheck without a server = exit %d, want 1", code)
+	}
+}
+
+func TestSecretsMayComeFromFiles(t *testing.T) {
+	t.Parallel()
+	in := onShared(t)
+	url := strings.TrimPrefix(in.env[len(in.env)-1], "DATABASE_URL=")
+	file := filepath.Join(filepath.Dir(in.dir), "url")
+	if err := os.WriteFile(file, []byte(url+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	both := in
+	both.env = append(append([]string{}, in.env...), "DATABASE_URL_FILE="+file)
+	if _, errs, code := both.run("", "migrate", "status"); code != 2 || !strings.Contains(errs, "both set") {
+		t.Errorf("both variables = exit %d, %q; want 2 and why", code, errs)
+	}
+	in.env[len(in.env)-1] = "DATABASE_URL_FILE=" + file
+	if _, errs, code := in.run("", "migrate", "status"); code != 0 {
+		t.Errorf("DATABASE_URL_FILE = exit %d: %s", code, errs)
+	}
+}
+
+func TestSetupLinkIsPrintedUntilThereIsAUserAndOpensAPage(t *testing.T) {
+	t.Parallel()
+	in := onShared(t)
+	p := in.serve()
+	_, link, found := strings.Cut(p.log.String(), "/admin/setup?token=")
+	if !found {
+		t.Fatalf("no setup link was printed:\n%s", p.log)
+	}
+	token := strings.Fields(link)[0]
+	if status := p.status("/admin/setup?token=" + token); status != 200 {
+		t.Errorf("the setup link = %d, want 200", status)
+	}
+	if status := p.status("/admin/setup?token=" + strings.ToUpper(token)); status != 404 {
+		t.Errorf("a wrong setup link = %d, want 404", status)
+	}
+	in.setUp()
+	if status := p.status("/admin/setup?token=" + token); status != 404 {
+		t.Errorf("the setup link after the setup = %d, want 404", status)
+	}
+	p.signal(syscall.SIGTERM)
+	if again := in.serve(); strings.Contains(again.log.String(), "/admin/setup") {
+		t.Error("a setup link is printed although there is a user")
+	}
+}
