@@ -73,6 +73,12 @@ func (w *Dispatcher) Handle(ctx context.Context, d *bus.Delivery) error {
 // body returns the frozen body of the delivery, which it makes at the first
 // attempt.
 func (w *Dispatcher) body(ctx context.Context, d *bus.Delivery) ([]byte, error) {
+	if d.Attempt > 1 {
+		frozen, err := w.store.FrozenBody(ctx, d.OrgID, d.ID)
+		if !errors.Is(err, bus.ErrNotFound) {
+			return frozen, err
+		}
+	}
 	contact, err := w.contact(ctx, d.Event)
 	if err != nil {
 		return nil, err
@@ -121,7 +127,11 @@ func secrets(t db.Target) []string {
 
 // verdict turns a decision into what the bus understands.
 func verdict(d Decision) error {
-	err := errors.New(d.Code + ": " + d.Message)
+	text := d.Code + ": " + d.Message
+	if d.Uncertain {
+		text += " (the receiver may have got it)"
+	}
+	err := errors.New(text)
 	switch {
 	case d.Outcome == OutcomeDone:
 		return nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -33,7 +34,7 @@ func TestDecideByStatus(t *testing.T) {
 			if got.Outcome != outcome || got.Code != code || got.RetryAfter != 0 || got.Uncertain {
 				t.Errorf("Decide(%d) = %+v, want %q, %q and no wait", status, got, outcome, code)
 			}
-			if !strings.Contains(got.Message, fmt.Sprint(status)) {
+			if !strings.Contains(got.Message, strconv.Itoa(status)) {
 				t.Errorf("Decide(%d): message %q does not name the status", status, got.Message)
 			}
 		}
