@@ -31,6 +31,7 @@ type cli struct {
 	Emit         emitCmd         `cmd:"" help:"Emit one event."`
 	Events       eventsCmd       `cmd:"" help:"List and show events."`
 	DLQ          dlqCmd          `cmd:"" name:"dlq" help:"List, replay and discard dead deliveries."`
+	Webhooks     webhooksCmd     `cmd:"" help:"Try out webhooks."`
 	Healthcheck  healthcheckCmd  `cmd:"" help:"Exit 0 when the running server is ready."`
 	Version      versionCmd      `cmd:"" help:"Print the version."`
 
@@ -52,7 +53,7 @@ var errNoData = errors.New("there is no deskcomm data directory here; run deskco
 // the exit code.
 func Main(ctx context.Context, version string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	c := &cli{}
-	io := console{in: stdin, out: stdout, err: stderr, version: version}
+	con := console{in: stdin, out: stdout, err: stderr, version: version}
 	exit := -1
 	parser, err := kong.New(c,
 		kong.Name("deskcomm"),
@@ -61,7 +62,7 @@ func Main(ctx context.Context, version string, args []string, stdin io.Reader, s
 		kong.Exit(func(code int) { exit = code }),
 		kong.Resolvers(secretFiles{}),
 		kong.UsageOnError(),
-		kong.Bind(io, &c.Common),
+		kong.Bind(con, &c.Common),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 	)
 	if err != nil {

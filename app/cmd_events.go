@@ -22,11 +22,11 @@ type emitCmd struct {
 }
 
 // Run emits one event.
-func (e emitCmd) Run(ctx context.Context, io console, c *Common) error {
+func (e emitCmd) Run(ctx context.Context, con console, c *Common) error {
 	if !bus.Known(bus.Type(e.Type)) {
 		return bus.Invalid("event_type", "must be a type of the catalogue or custom.<name> in lower snake case")
 	}
-	payload, err := io.readArgument(e.Payload)
+	payload, err := con.readArgument(e.Payload)
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (e emitCmd) Run(ctx context.Context, io console, c *Common) error {
 		return bus.Invalid("payload", "must be a JSON object")
 	}
 	var emitted db.Emitted
-	err = c.forOrg(ctx, io, e.Organization, func(t *db.OrgTx) (err error) {
+	err = c.forOrg(ctx, con, e.Organization, func(t *db.OrgTx) (err error) {
 		emitted, err = t.Emit(ctx, db.NewEvent{
 			Type: bus.Type(e.Type), EntityKind: e.EntityKind, EntityID: e.EntityID, Payload: payload,
 		})
@@ -43,7 +43,7 @@ func (e emitCmd) Run(ctx context.Context, io console, c *Common) error {
 	if err != nil {
 		return err
 	}
-	return io.print(e.JSON, map[string]any{"id": emitted.ID}, nil, [][]string{{emitted.ID.String()}})
+	return con.print(e.JSON, map[string]any{"id": emitted.ID}, nil, [][]string{{emitted.ID.String()}})
 }
 
 type eventsCmd struct {
@@ -84,9 +84,9 @@ func lineOf(e db.EventRow) eventLine {
 }
 
 // Run lists events.
-func (e eventsListCmd) Run(ctx context.Context, io console, c *Common) error {
+func (e eventsListCmd) Run(ctx context.Context, con console, c *Common) error {
 	list := []eventLine{}
-	err := c.forOrg(ctx, io, e.Organization, func(t *db.OrgTx) error {
+	err := c.forOrg(ctx, con, e.Organization, func(t *db.OrgTx) error {
 		rows, err := t.Events(ctx, db.EventFilter{Type: e.Type, Status: e.Status, Limit: e.Limit})
 		for _, row := range rows {
 			list = append(list, lineOf(row))
@@ -100,7 +100,7 @@ func (e eventsListCmd) Run(ctx context.Context, io console, c *Common) error {
 	for i, l := range list {
 		rows[i] = []string{l.ID.String(), string(l.Type), l.EntityKind, l.Status, l.CreatedAt.Format(time.RFC3339)}
 	}
-	return io.print(e.JSON, map[string]any{"items": list}, []string{"ID", "TYPE", "ENTITY", "STATUS", "CREATED"}, rows)
+	return con.print(e.JSON, map[string]any{"items": list}, []string{"ID", "TYPE", "ENTITY", "STATUS", "CREATED"}, rows)
 }
 
 type eventsShowCmd struct {
@@ -123,10 +123,10 @@ type deliveryLine struct {
 }
 
 // Run shows one event.
-func (e eventsShowCmd) Run(ctx context.Context, io console, c *Common) error {
+func (e eventsShowCmd) Run(ctx context.Context, con console, c *Common) error {
 	var event eventLine
 	deliveries := []deliveryLine{}
-	err := c.forOrg(ctx, io, e.Organization, func(t *db.OrgTx) error {
+	err := c.forOrg(ctx, con, e.Organization, func(t *db.OrgTx) error {
 		row, err := t.Event(ctx, e.ID)
 		if err != nil {
 			return err
@@ -154,7 +154,7 @@ func (e eventsShowCmd) Run(ctx context.Context, io console, c *Common) error {
 		}
 		rows = append(rows, []string{"delivery", d.ID.String() + " " + text})
 	}
-	return io.print(e.JSON, struct {
+	return con.print(e.JSON, struct {
 		eventLine
 		Deliveries []deliveryLine `json:"deliveries"`
 	}{event, deliveries}, nil, rows)
@@ -194,9 +194,9 @@ type deadLine struct {
 }
 
 // Run lists dead deliveries.
-func (d dlqListCmd) Run(ctx context.Context, io console, c *Common) error {
+func (d dlqListCmd) Run(ctx context.Context, con console, c *Common) error {
 	list := []deadLine{}
-	err := c.forOrg(ctx, io, d.Organization, func(t *db.OrgTx) error {
+	err := c.forOrg(ctx, con, d.Organization, func(t *db.OrgTx) error {
 		dead, err := t.DeadDeliveries(ctx, db.DeadFilter{Type: d.Type, Consumer: d.Consumer, Limit: d.Limit})
 		for _, x := range dead {
 			list = append(list, deadLine{x.ID, x.EventID, x.Type, x.Consumer, optionalID(x.Destination), x.Attempts, x.LastError, x.DiedAt})
@@ -210,7 +210,7 @@ func (d dlqListCmd) Run(ctx context.Context, io console, c *Common) error {
 	for i, l := range list {
 		rows[i] = []string{l.ID.String(), string(l.Type), l.Consumer, strconv.Itoa(l.Attempts), l.DiedAt.Format(time.RFC3339), l.LastError}
 	}
-	return io.print(d.JSON, map[string]any{"items": list}, []string{"DELIVERY", "TYPE", "CONSUMER", "ATTEMPTS", "DIED", "ERROR"}, rows)
+	return con.print(d.JSON, map[string]any{"items": list}, []string{"DELIVERY", "TYPE", "CONSUMER", "ATTEMPTS", "DIED", "ERROR"}, rows)
 }
 
 type dlqReplayCmd struct {
@@ -220,8 +220,8 @@ type dlqReplayCmd struct {
 }
 
 // Run replays a dead delivery.
-func (d dlqReplayCmd) Run(ctx context.Context, io console, c *Common) error {
-	return c.forOrg(ctx, io, d.Organization, func(t *db.OrgTx) error { return t.Replay(ctx, d.ID, d.Reason) })
+func (d dlqReplayCmd) Run(ctx context.Context, con console, c *Common) error {
+	return c.forOrg(ctx, con, d.Organization, func(t *db.OrgTx) error { return t.Replay(ctx, d.ID, d.Reason) })
 }
 
 type dlqDiscardCmd struct {
@@ -231,6 +231,6 @@ type dlqDiscardCmd struct {
 }
 
 // Run discards a dead delivery.
-func (d dlqDiscardCmd) Run(ctx context.Context, io console, c *Common) error {
-	return c.forOrg(ctx, io, d.Organization, func(t *db.OrgTx) error { return t.Discard(ctx, d.ID, d.Reason) })
+func (d dlqDiscardCmd) Run(ctx context.Context, con console, c *Common) error {
+	return c.forOrg(ctx, con, d.Organization, func(t *db.OrgTx) error { return t.Discard(ctx, d.ID, d.Reason) })
 }

@@ -23,8 +23,8 @@ type setupCmd struct {
 
 // Run creates the first organization, its admin and an API token with every
 // scope. It is the only command beside serve that makes a database.
-func (s setupCmd) Run(ctx context.Context, io console, c *Common) (err error) {
-	password, err := s.password(io)
+func (s setupCmd) Run(ctx context.Context, con console, c *Common) (err error) {
+	password, err := s.password(con)
 	if err != nil {
 		return err
 	}
@@ -32,7 +32,7 @@ func (s setupCmd) Run(ctx context.Context, io console, c *Common) (err error) {
 	if err != nil {
 		return fmt.Errorf("hash password: %w", err)
 	}
-	logger := c.quiet().logger(io.err)
+	logger := c.quiet().logger(con.err)
 	where, err := c.provide(ctx, logger)
 	if err != nil {
 		return err
@@ -52,7 +52,7 @@ func (s setupCmd) Run(ctx context.Context, io console, c *Common) (err error) {
 	if err != nil {
 		return err
 	}
-	return io.print(s.JSON, done, nil, [][]string{
+	return con.print(s.JSON, done, nil, [][]string{
 		{"organization_id", done.OrganizationID.String()},
 		{"user_id", done.UserID.String()},
 		{"api_token", done.APIToken},
@@ -60,12 +60,12 @@ func (s setupCmd) Run(ctx context.Context, io console, c *Common) (err error) {
 	})
 }
 
-func (s setupCmd) password(io console) (string, error) {
+func (s setupCmd) password(con console) (string, error) {
 	arg := "@" + s.PasswordFile
 	if s.PasswordFile == "-" {
 		arg = "-"
 	}
-	text, err := io.readArgument(arg)
+	text, err := con.readArgument(arg)
 	if err != nil {
 		return "", fmt.Errorf("read --password-file: %w", err)
 	}
@@ -89,26 +89,26 @@ type organizationCreateCmd struct {
 }
 
 // Run creates an organization.
-func (o organizationCreateCmd) Run(ctx context.Context, io console, c *Common) error {
-	return c.withDB(ctx, io, func(store *db.DB) error {
+func (o organizationCreateCmd) Run(ctx context.Context, con console, c *Common) error {
+	return c.withDB(ctx, con, func(store *db.DB) error {
 		org, err := store.CreateOrganization(ctx, cliActor(), o.Name)
 		if err != nil {
 			return err
 		}
-		return io.printOrganizations(o.JSON, org, org)
+		return con.printOrganizations(o.JSON, org, org)
 	})
 }
 
 type organizationListCmd struct{ jsonFlag }
 
 // Run lists organizations.
-func (o organizationListCmd) Run(ctx context.Context, io console, c *Common) error {
-	return c.withDB(ctx, io, func(store *db.DB) error {
+func (o organizationListCmd) Run(ctx context.Context, con console, c *Common) error {
+	return c.withDB(ctx, con, func(store *db.DB) error {
 		list, err := store.Organizations(ctx)
 		if err != nil {
 			return err
 		}
-		return io.printOrganizations(o.JSON, map[string]any{"items": list}, list...)
+		return con.printOrganizations(o.JSON, map[string]any{"items": list}, list...)
 	})
 }
 
@@ -119,13 +119,13 @@ type organizationSuspendCmd struct {
 }
 
 // Run suspends an organization.
-func (o organizationSuspendCmd) Run(ctx context.Context, io console, c *Common) error {
-	return c.withDB(ctx, io, func(store *db.DB) error {
+func (o organizationSuspendCmd) Run(ctx context.Context, con console, c *Common) error {
+	return c.withDB(ctx, con, func(store *db.DB) error {
 		org, err := store.SuspendOrganization(ctx, cliActor(), o.ID, o.Reason)
 		if err != nil {
 			return err
 		}
-		return io.printOrganizations(o.JSON, org, org)
+		return con.printOrganizations(o.JSON, org, org)
 	})
 }
 
@@ -135,22 +135,22 @@ type organizationReactivateCmd struct {
 }
 
 // Run reactivates an organization.
-func (o organizationReactivateCmd) Run(ctx context.Context, io console, c *Common) error {
-	return c.withDB(ctx, io, func(store *db.DB) error {
+func (o organizationReactivateCmd) Run(ctx context.Context, con console, c *Common) error {
+	return c.withDB(ctx, con, func(store *db.DB) error {
 		org, err := store.ReactivateOrganization(ctx, cliActor(), o.ID)
 		if err != nil {
 			return err
 		}
-		return io.printOrganizations(o.JSON, org, org)
+		return con.printOrganizations(o.JSON, org, org)
 	})
 }
 
-func (io console) printOrganizations(asJSON bool, v any, orgs ...db.Organization) error {
+func (con console) printOrganizations(asJSON bool, v any, orgs ...db.Organization) error {
 	rows := make([][]string, len(orgs))
 	for i, org := range orgs {
 		rows[i] = []string{org.ID.String(), org.Name, org.Status, org.CreatedAt.Format(time.RFC3339)}
 	}
-	return io.print(asJSON, v, []string{"ID", "NAME", "STATUS", "CREATED"}, rows)
+	return con.print(asJSON, v, []string{"ID", "NAME", "STATUS", "CREATED"}, rows)
 }
 
 type tokenCmd struct {
@@ -168,21 +168,21 @@ type tokenCreateCmd struct {
 }
 
 // Run creates a token.
-func (k tokenCreateCmd) Run(ctx context.Context, io console, c *Common) error {
+func (k tokenCreateCmd) Run(ctx context.Context, con console, c *Common) error {
 	expires, err := bus.ParseSpan("expires_in", k.ExpiresIn)
 	if err != nil {
 		return err
 	}
 	var token db.Token
 	var secret string
-	err = c.forOrg(ctx, io, k.Organization, func(t *db.OrgTx) (err error) {
+	err = c.forOrg(ctx, con, k.Organization, func(t *db.OrgTx) (err error) {
 		token, secret, err = t.CreateToken(ctx, db.NewToken{Name: k.Name, Scopes: k.Scope, ExpiresIn: expires})
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return io.print(k.JSON, map[string]any{"token_id": token.ID, "token": secret}, nil,
+	return con.print(k.JSON, map[string]any{"token_id": token.ID, "token": secret}, nil,
 		[][]string{{"token_id", token.ID.String()}, {"token", secret}})
 }
 
@@ -202,9 +202,9 @@ type tokenLine struct {
 }
 
 // Run lists tokens.
-func (k tokenListCmd) Run(ctx context.Context, io console, c *Common) error {
+func (k tokenListCmd) Run(ctx context.Context, con console, c *Common) error {
 	list := []tokenLine{}
-	err := c.forOrg(ctx, io, k.Organization, func(t *db.OrgTx) error {
+	err := c.forOrg(ctx, con, k.Organization, func(t *db.OrgTx) error {
 		page := db.Page{Limit: db.MaxPage}
 		for {
 			tokens, err := t.Tokens(ctx, page)
@@ -227,7 +227,7 @@ func (k tokenListCmd) Run(ctx context.Context, io console, c *Common) error {
 	for i, l := range list {
 		rows[i] = []string{l.ID.String(), l.Prefix, l.Name, strings.Join(l.Scopes, " "), timeOrDash(l.ExpiresAt), timeOrDash(l.RevokedAt)}
 	}
-	return io.print(k.JSON, map[string]any{"items": list}, []string{"ID", "PREFIX", "NAME", "SCOPES", "EXPIRES", "REVOKED"}, rows)
+	return con.print(k.JSON, map[string]any{"items": list}, []string{"ID", "PREFIX", "NAME", "SCOPES", "EXPIRES", "REVOKED"}, rows)
 }
 
 type tokenRevokeCmd struct {
@@ -236,8 +236,8 @@ type tokenRevokeCmd struct {
 }
 
 // Run revokes a token.
-func (k tokenRevokeCmd) Run(ctx context.Context, io console, c *Common) error {
-	return c.forOrg(ctx, io, k.Organization, func(t *db.OrgTx) error { return t.RevokeToken(ctx, k.ID) })
+func (k tokenRevokeCmd) Run(ctx context.Context, con console, c *Common) error {
+	return c.forOrg(ctx, con, k.Organization, func(t *db.OrgTx) error { return t.RevokeToken(ctx, k.ID) })
 }
 
 func timeOrDash(t *time.Time) string {

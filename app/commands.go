@@ -32,14 +32,14 @@ type orgFlag struct {
 }
 
 // print writes v as JSON, or lines of columns for people.
-func (io console) print(asJSON bool, v any, header []string, rows [][]string) error {
+func (con console) print(asJSON bool, v any, header []string, rows [][]string) error {
 	if asJSON {
-		enc := json.NewEncoder(io.out)
+		enc := json.NewEncoder(con.out)
 		enc.SetEscapeHTML(false)
 		enc.SetIndent("", "  ")
 		return enc.Encode(v)
 	}
-	w := tabwriter.NewWriter(io.out, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(con.out, 0, 0, 2, ' ', 0)
 	if header != nil {
 		fmt.Fprintln(w, strings.Join(header, "\t"))
 	}
@@ -59,8 +59,8 @@ func cliActor() db.Actor {
 }
 
 // forOrg runs fn on behalf of an organization that exists.
-func (c Common) forOrg(ctx context.Context, io console, org uuid.UUID, fn func(t *db.OrgTx) error) error {
-	return c.withDB(ctx, io, func(store *db.DB) error {
+func (c Common) forOrg(ctx context.Context, con console, org uuid.UUID, fn func(t *db.OrgTx) error) error {
+	return c.withDB(ctx, con, func(store *db.DB) error {
 		exists, err := store.HasOrganization(ctx, org)
 		if err != nil {
 			return err
@@ -74,10 +74,10 @@ func (c Common) forOrg(ctx context.Context, io console, org uuid.UUID, fn func(t
 
 // readArgument returns what an argument stands for: "-" is standard input,
 // "@file" a file, anything else itself.
-func (io console) readArgument(arg string) ([]byte, error) {
+func (con console) readArgument(arg string) ([]byte, error) {
 	switch {
 	case arg == "-":
-		return readAll(io.in)
+		return readAll(con.in)
 	case strings.HasPrefix(arg, "@"):
 		return os.ReadFile(arg[1:]) //nolint:gosec // the caller's own file
 	default:
@@ -90,8 +90,8 @@ func readAll(r io.Reader) ([]byte, error) { return io.ReadAll(io.LimitReader(r, 
 type versionCmd struct{}
 
 // Run prints the version.
-func (versionCmd) Run(io console) error {
-	_, err := fmt.Fprintln(io.out, "deskcomm", io.version)
+func (versionCmd) Run(con console) error {
+	_, err := fmt.Fprintln(con.out, "deskcomm", con.version)
 	return err
 }
 
@@ -138,8 +138,8 @@ type (
 	migrateStatusCmd struct{ jsonFlag }
 )
 
-func (c *Common) withMigrator(ctx context.Context, io console, fn func(m *db.Migrator) error) (err error) {
-	where, err := c.locate(ctx, c.quiet().logger(io.err))
+func (c *Common) withMigrator(ctx context.Context, con console, fn func(m *db.Migrator) error) (err error) {
+	where, err := c.locate(ctx, c.quiet().logger(con.err))
 	if err != nil {
 		return err
 	}
@@ -153,32 +153,32 @@ func (c *Common) withMigrator(ctx context.Context, io console, fn func(m *db.Mig
 }
 
 // Run applies pending files.
-func (migrateUpCmd) Run(ctx context.Context, io console, c *Common) error {
-	return c.withMigrator(ctx, io, func(m *db.Migrator) error {
+func (migrateUpCmd) Run(ctx context.Context, con console, c *Common) error {
+	return c.withMigrator(ctx, con, func(m *db.Migrator) error {
 		n, err := m.Up(ctx)
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintln(io.out, "applied:", n)
+		_, err = fmt.Fprintln(con.out, "applied:", n)
 		return err
 	})
 }
 
 // Run takes one file back.
-func (migrateDownCmd) Run(ctx context.Context, io console, c *Common) error {
-	return c.withMigrator(ctx, io, func(m *db.Migrator) error {
+func (migrateDownCmd) Run(ctx context.Context, con console, c *Common) error {
+	return c.withMigrator(ctx, con, func(m *db.Migrator) error {
 		version, err := m.Down(ctx)
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintln(io.out, "taken back:", version)
+		_, err = fmt.Fprintln(con.out, "taken back:", version)
 		return err
 	})
 }
 
 // Run lists the files.
-func (s migrateStatusCmd) Run(ctx context.Context, io console, c *Common) error {
-	return c.withMigrator(ctx, io, func(m *db.Migrator) error {
+func (s migrateStatusCmd) Run(ctx context.Context, con console, c *Common) error {
+	return c.withMigrator(ctx, con, func(m *db.Migrator) error {
 		list, err := m.Status(ctx)
 		if err != nil {
 			return err
@@ -187,6 +187,6 @@ func (s migrateStatusCmd) Run(ctx context.Context, io console, c *Common) error 
 		for i, f := range list {
 			rows[i] = []string{strconv.FormatInt(f.Version, 10), f.File, strconv.FormatBool(f.Applied)}
 		}
-		return io.print(s.JSON, map[string]any{"items": list}, []string{"VERSION", "FILE", "APPLIED"}, rows)
+		return con.print(s.JSON, map[string]any{"items": list}, []string{"VERSION", "FILE", "APPLIED"}, rows)
 	})
 }

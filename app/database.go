@@ -87,8 +87,8 @@ func (d database) open(ctx context.Context, logger *slog.Logger, opts db.Options
 }
 
 // withDB runs fn on the database of a command and closes everything after it.
-func (c Common) withDB(ctx context.Context, io console, fn func(store *db.DB) error) (err error) {
-	logger := c.quiet().logger(io.err)
+func (c Common) withDB(ctx context.Context, con console, fn func(store *db.DB) error) (err error) {
+	logger := c.quiet().logger(con.err)
 	where, err := c.locate(ctx, logger)
 	if err != nil {
 		return err

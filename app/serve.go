@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -22,7 +24,7 @@ type serveCmd struct{ ServerConfig }
 
 // Run builds the server, runs it until ctx ends and takes everything down again,
 // in the order in which it depends on each other.
-func (s serveCmd) Run(ctx context.Context, io console, c *Common) (err error) {
+func (s serveCmd) Run(ctx context.Context, con console, c *Common) (err error) {
 	if err := s.check(); err != nil {
 		return err
 	}
@@ -30,7 +32,9 @@ func (s serveCmd) Run(ctx context.Context, io console, c *Common) (err error) {
 	if err != nil {
 		return fmt.Errorf("DESKCOMM_ALLOW_PRIVATE_HOSTS: %w", err)
 	}
-	logger := c.logger(io.err)
+	logger := c.logger(con.err)
+	// net/http prints to it what a receiver says unasked, which may be anything.
+	log.SetOutput(io.Discard)
 	// A port in use is found before anything is made or started.
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Addr)
 	if err != nil {
@@ -48,14 +52,14 @@ func (s serveCmd) Run(ctx context.Context, io console, c *Common) (err error) {
 	defer func() { err = errors.Join(err, where.close()) }()
 
 	srv := &server{
-		config: s.ServerConfig, logger: logger, where: where, listener: listener, policy: policy, version: io.version,
+		config: s.ServerConfig, logger: logger, where: where, listener: listener, policy: policy, version: con.version,
 		relayWake: make(chan struct{}, 1), drainWake: make(chan struct{}, 1),
 	}
 	if err := srv.prepare(ctx, key); err != nil {
 		return err
 	}
 	defer srv.store.Close()
-	if err := srv.welcome(ctx, io.out); err != nil {
+	if err := srv.welcome(ctx, con.out); err != nil {
 		return err
 	}
 	return srv.run(ctx)

@@ -25,8 +25,9 @@ func translate(err error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return bus.ErrNotFound
 	}
-	pg, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok {
+	pg, answered := errors.AsType[*pgconn.PgError](err)
+	// A server that refuses a connection answers too.
+	if _, connecting := errors.AsType[*pgconn.ConnectError](err); connecting || !answered {
 		if unreachable(err) {
 			return fmt.Errorf("%w: %w", bus.ErrUnavailable, err)
 		}

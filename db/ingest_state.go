@@ -20,7 +20,7 @@ const storeReactionSQL = `
 // reaction keeps the last reaction of a person to a message. Removing one leaves
 // an empty row: an older reaction told later must not bring it back.
 func (in *ingest) reaction(ctx context.Context, r waha.Reaction) (string, error) {
-	reactor := r.Reactor.ID
+	reactor := "contact" // under either of the two addresses it may have
 	if r.FromMe {
 		reactor = "me"
 	}
