@@ -26,7 +26,7 @@ const (
 // fails makes a dead letter; one call brings it back.
 func TestStoryFromGatewayPostToSignedWebhookAndBackFromTheDead(t *testing.T) {
 	t.Parallel()
-	in := onShared(t, "DESKCOMM_ALLOW_PRIVATE_HOSTS=127.0.0.1", "DESKCOMM_RETRY_LADDER=0s,0s")
+	in := onShared(t, "DESKCOMM_ALLOW_PRIVATE_HOSTS=127.0.0.1", "DESKCOMM_RETRY_LADDER=0s,0s", "DESKCOMM_LOG_LEVEL=debug")
 	hook := newReceiver(t)
 	p := in.serve()
 	org, token := in.setUp()
@@ -76,7 +76,7 @@ func TestStoryFromGatewayPostToSignedWebhookAndBackFromTheDead(t *testing.T) {
 	if code := p.signal(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code after SIGTERM = %d, want 0", code)
 	}
-	checkLog(t, p.log.String(), token, channelSecret, hookSecret, "5511900000101", "Ana Prado", "blusa azul")
+	checkLog(t, p.log.String(), token, channelSecret, hookSecret, channel["webhook_path_token"].(string), "5511900000101", "Ana Prado", "blusa azul")
 }
 
 // postWAHA posts a signed body to a channel's address.

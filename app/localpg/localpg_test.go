@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -259,18 +260,39 @@ func TestClosedFolderSendsTheClusterElsewhere(t *testing.T) {
 	}
 }
 
-func TestClusterOfRootIsGivenToTheUserOfPostgres(t *testing.T) {
+func TestClusterRunsAsItsOwnerUnlessThatIsRoot(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
-	dir := seeded(t, "data")
-	s := open(t, dir)
-	mustQuery(t, s.URL(), "create table kept ()")
-	closeServer(t, s)
-	root := account{cred: &syscall.Credential{}}
-	if err := root.ownTree(filepath.Join(dir, "postgres", majorOf(t, s))); err != nil {
+	nobody, err := user.Lookup("nobody")
+	if err != nil {
 		t.Fatal(err)
 	}
-	mustQuery(t, open(t, dir).URL(), "select * from kept")
+	asNobody, err := accountOf(nobody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	usual, err := chooseAccount("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct{ owner, want account }{
+		"nobody": {asNobody, asNobody},
+		"root":   {account{cred: &syscall.Credential{}}, usual},
+		"a number without a name, from another machine": {account{cred: &syscall.Credential{Uid: 54321, Gid: 54321}}, usual},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := seeded(t, "data")
+			cluster, _ := clusterIn(filepath.Join(dir, insideFolder))
+			if err := tt.owner.ownTree(cluster); err != nil {
+				t.Fatal(err)
+			}
+			mustQuery(t, open(t, dir).URL(), "select 1")
+			if uid, _ := ownerOf(cluster); uid != tt.want.uid() {
+				t.Errorf("the cluster belongs to user %d, want %d", uid, tt.want.uid())
+			}
+		})
+	}
 }
 
 // majorOf returns the major version of a server as its folder is named.

@@ -134,6 +134,9 @@ func TestFirstClosedFolderIsFoundForAUser(t *testing.T) {
 		{0o701, true, false, true, true}, // the group's bits count for the group, not the others'
 		{0o677, true, true, false, true},
 	} {
+		if tt.mode == 0o677 && os.Geteuid() != 0 {
+			continue // this process could not look either
+		}
 		if err := os.Chmod(filepath.Dir(inner), tt.mode); err != nil {
 			t.Fatal(err)
 		}
