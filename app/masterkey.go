@@ -52,8 +52,8 @@ func decodeKey(text string) ([]byte, error) {
 func generateKey(path string) ([]byte, error) {
 	key := make([]byte, db.MasterKeySize)
 	rand.Read(key) //nolint:errcheck // documented never to fail
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("make data directory: %w", err)
+	if err := makeDataDir(filepath.Dir(path)); err != nil {
+		return nil, err
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".master.key-") // made with mode 0600
 	if err != nil {
@@ -70,4 +70,16 @@ func generateKey(path string) ([]byte, error) {
 		return nil, fmt.Errorf("keep master key: %w", err)
 	}
 	return key, nil
+}
+
+// makeDataDir makes the data directory for its owner only, and parents that are
+// missing for all: the user that Postgres runs as has to pass through them.
+func makeDataDir(dir string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil { //nolint:gosec // holds nothing but the data directory
+		return fmt.Errorf("make parents of the data directory: %w", err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make data directory: %w", err)
+	}
+	return nil
 }

@@ -20,12 +20,8 @@ const (
 // errNotReady stands for a server that is still being made or started.
 var errNotReady = errors.New("not ready yet")
 
-// SQLSTATEs told apart here.
-const (
-	invalidCatalogName = "3D000"
-	duplicateDatabase  = "42P04"
-	classAuthorization = "28"
-)
+// classAuthorization starts the SQLSTATEs of a refused login.
+const classAuthorization = "28"
 
 // ping reports whether the server takes connections. Every error but a refused
 // password is errNotReady too: it may be gone a moment later.
@@ -40,18 +36,16 @@ func ping(ctx context.Context, url string) error {
 	return fmt.Errorf("%w: %w", errNotReady, err)
 }
 
+const findDatabaseSQL = "select 1 from pg_database where datname = '" + database + "'"
+
 // createDatabase makes the database deskcomm unless it is there.
 func createDatabase(ctx context.Context, c cluster) error {
-	err := ping(ctx, c.url(database))
-	if sqlState(err) != invalidCatalogName {
-		return err
-	}
 	return withConn(ctx, c.url("postgres"), func(ctx context.Context, conn *pgconn.PgConn) error {
-		err := conn.Exec(ctx, "create database "+database).Close()
-		if sqlState(err) == duplicateDatabase {
-			return nil
+		found, err := conn.Exec(ctx, findDatabaseSQL).ReadAll()
+		if err != nil || len(found[0].Rows) > 0 {
+			return err
 		}
-		return err
+		return conn.Exec(ctx, "create database "+database).Close()
 	})
 }
 

@@ -53,6 +53,11 @@ func untilReady(ctx context.Context, c cluster, child *process) error {
 			return false, fmt.Errorf("it ended at once: %w", child.err)
 		default:
 		}
+		// Asking earlier would leave a FATAL in the log of each start.
+		if file, err := readPostmaster(c.dir); err != nil || file.pid != child.pid || !file.ready {
+			last = errNotReady
+			return false, permanent(err)
+		}
 		last = ping(ctx, c.url("postgres"))
 		return last == nil, permanent(last)
 	})

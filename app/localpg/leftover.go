@@ -22,11 +22,12 @@ const noSuchPID = 1<<31 - 1
 type postmaster struct {
 	pid    int
 	socket string // folder of the socket; empty while starting
+	ready  bool   // says that it takes connections
 }
 
 // readPostmaster reads postmaster.pid: the process id in line 1, the socket's
-// folder in line 5. Without that file, or when it is incomplete, the server is
-// not ready.
+// folder in line 5, the state in line 8. Without that file the server is not
+// ready.
 func readPostmaster(cluster string) (postmaster, error) {
 	raw, err := os.ReadFile(filepath.Join(cluster, postmasterFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -40,11 +41,8 @@ func readPostmaster(cluster string) (postmaster, error) {
 	if err != nil || pid <= 0 {
 		return postmaster{}, errNotReady
 	}
-	p := postmaster{pid: pid}
-	if len(lines) > 4 {
-		p.socket = lines[4]
-	}
-	return p, nil
+	lines = append(lines, make([]string, 8)...) // a starting server has written less
+	return postmaster{pid: pid, socket: lines[4], ready: strings.TrimSpace(lines[7]) == "ready"}, nil
 }
 
 // stopLeftover ends a server that an earlier owner left and waits for it. The

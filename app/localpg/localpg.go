@@ -162,6 +162,9 @@ func (s *Server) adopt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if !file.ready {
+		return errNotReady
+	}
 	password, err := s.site.password()
 	if err != nil {
 		return err

@@ -1,0 +1,64 @@
+# `make` lists the targets. Everything built for them is in bin/ and .cache/.
+.DEFAULT_GOAL := help
+.PHONY: help run build test generate fmt lint verify verify-code verify-generated cover FORCE
+
+CACHE := .cache/bin
+TOOLS := $(CACHE)/.tools
+WITHPG := $(CACHE)/withpg
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+CODE := ./... ./.ci/withpg # a wildcard skips folders with a dot
+GENERATED := db/schema.sql web/api/testdata/openapi.json README.md README.pt-BR.md
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: build ## Build and serve, with a private Postgres in ./data unless DATABASE_URL is set
+	@.ci/deps run
+	@exec bin/deskcomm serve
+
+build: ## Build bin/deskcomm, one static binary
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)" -o bin/deskcomm .
+
+test: $(TOOLS) $(WITHPG) ## Run all tests against a private Postgres
+	@.ci/deps test
+	CGO_ENABLED=1 $(WITHPG) go test -race -shuffle=on -count=1 ./...
+
+generate: $(WITHPG) ## Refresh the generated files
+	@.ci/deps generate
+	$(WITHPG) go test -count=1 ./db -run TestSchemaDump -update
+	$(WITHPG) go test -count=1 ./web/api -run TestOpenAPIGolden -update
+	$(WITHPG) go test -count=1 ./app -run TestReadmeSettings -update
+
+fmt: $(TOOLS) ## Format the code and bring it to the current Go
+	go fix $(CODE)
+	$(CACHE)/golangci-lint fmt $(CODE)
+
+lint: $(TOOLS) ## Run the linters
+	$(CACHE)/golangci-lint run $(CODE)
+	@if command -v shellcheck >/dev/null; then shellcheck .ci/deps .ci/run; fi
+
+verify: verify-code verify-generated ## Check that nothing is stale: vet, format, go fix, dead code, generated files
+
+verify-code: $(TOOLS)
+	go vet $(CODE)
+	@test -z "$$($(CACHE)/gofumpt -l . | tee /dev/stderr)" || { echo "run make fmt" >&2; exit 1; }
+	@test -z "$$(go fix -diff $(CODE) | tee /dev/stderr)" || { echo "run make fmt" >&2; exit 1; }
+	@test -z "$$($(CACHE)/deadcode -test $(CODE) | tee /dev/stderr)"
+
+verify-generated: generate
+	git diff --exit-code -- $(GENERATED)
+
+cover: $(WITHPG) ## Measure what the tests reach, into .cache/cover.out
+	@.ci/deps generate
+	$(WITHPG) go test -count=1 -coverpkg=./... -coverprofile=.cache/cover.out ./...
+	@go tool cover -func=.cache/cover.out | tail -n 1
+
+$(TOOLS): .ci/tools.mod .ci/tools.sum
+	@echo "Building the linters of .ci/tools.mod, once; it takes minutes."
+	@CGO_ENABLED=0 go build -modfile=.ci/tools.mod -o $(CACHE)/ tool
+	@touch $@
+
+$(WITHPG): FORCE
+	@CGO_ENABLED=0 go build -o $@ ./.ci/withpg
+
+FORCE:
