@@ -11,7 +11,7 @@ import (
 )
 
 // version is set by the build.
-var version = "dev" //nolint:gochecknoglobals // the linker can only set a package variable
+var version = "dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -66,26 +66,28 @@ func Main(ctx context.Context, version string, args []string, stdin io.Reader, s
 		kong.BindTo(ctx, (*context.Context)(nil)),
 	)
 	if err != nil {
-		fmt.Fprintln(stderr, "deskcomm:", err)
-		return exitFailed
+		return con.fail(err, exitFailed)
 	}
 	if err := checkEnvironment(parser.Model.Node); err != nil {
-		fmt.Fprintln(stderr, "deskcomm:", err)
-		return exitUsage
+		return con.fail(err, exitUsage)
 	}
 	command, err := parser.Parse(args)
 	if exit >= 0 { // --help has printed and asked to end
 		return exit
 	}
 	if err != nil {
-		fmt.Fprintln(stderr, "deskcomm:", err)
-		return exitUsage
+		return con.fail(err, exitUsage)
 	}
 	if err := command.Run(); err != nil {
-		fmt.Fprintln(stderr, "deskcomm:", err)
-		return exitCode(err)
+		return con.fail(err, exitCode(err))
 	}
 	return exitDone
+}
+
+// fail tells a person what went wrong and returns code.
+func (con console) fail(err error, code int) int {
+	fmt.Fprintln(con.err, "deskcomm:", err) //nolint:errcheck // there is nobody left to tell
+	return code
 }
 
 func exitCode(err error) int {

@@ -92,8 +92,11 @@ func TestCommandsNeverMakeASecondDatabase(t *testing.T) {
 	t.Parallel()
 	in := onPrivate(t)
 	for _, args := range [][]string{
-		{"organization", "list"}, {"token", "list", "--organization", uuid.NewString()}, {"migrate", "status"},
-		{"emit", "custom.x", "--organization", uuid.NewString()}, {"dlq", "list", "--organization", uuid.NewString()},
+		{"organization", "list"},
+		{"token", "list", "--organization", uuid.NewString()},
+		{"migrate", "status"},
+		{"emit", "custom.x", "--organization", uuid.NewString()},
+		{"dlq", "list", "--organization", uuid.NewString()},
 	} {
 		if _, errs, code := in.run("", args...); code != 3 || !strings.Contains(errs, "data directory") {
 			t.Errorf("deskcomm %v without data = exit %d, %q; want 3 and why", args, code, errs)

@@ -144,8 +144,12 @@ func (e eventsShowCmd) Run(ctx context.Context, con console, c *Common) error {
 		return err
 	}
 	rows := [][]string{
-		{"id", event.ID.String()}, {"type", string(event.Type)}, {"status", event.Status},
-		{"created", event.CreatedAt.Format(time.RFC3339)}, {"payload", string(event.Payload)}, {"metadata", string(event.Metadata)},
+		{"id", event.ID.String()},
+		{"type", string(event.Type)},
+		{"status", event.Status},
+		{"created", event.CreatedAt.Format(time.RFC3339)},
+		{"payload", string(event.Payload)},
+		{"metadata", string(event.Metadata)},
 	}
 	for _, d := range deliveries {
 		text := d.Consumer + " " + d.Status + " " + strconv.Itoa(d.Attempts) + "/" + strconv.Itoa(d.MaxAttempts)

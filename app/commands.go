@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -41,10 +42,12 @@ func (con console) print(asJSON bool, v any, header []string, rows [][]string) e
 	}
 	w := tabwriter.NewWriter(con.out, 0, 0, 2, ' ', 0)
 	if header != nil {
-		fmt.Fprintln(w, strings.Join(header, "\t"))
+		rows = slices.Insert(rows, 0, header)
 	}
 	for _, row := range rows {
-		fmt.Fprintln(w, strings.Join(row, "\t"))
+		if _, err := fmt.Fprintln(w, strings.Join(row, "\t")); err != nil {
+			return err
+		}
 	}
 	return w.Flush()
 }
@@ -138,7 +141,7 @@ type (
 	migrateStatusCmd struct{ jsonFlag }
 )
 
-func (c *Common) withMigrator(ctx context.Context, con console, fn func(m *db.Migrator) error) (err error) {
+func (c Common) withMigrator(ctx context.Context, con console, fn func(m *db.Migrator) error) (err error) {
 	where, err := c.locate(ctx, c.quiet().logger(con.err))
 	if err != nil {
 		return err

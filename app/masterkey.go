@@ -51,7 +51,7 @@ func decodeKey(text string) ([]byte, error) {
 // on the one that was linked first.
 func generateKey(path string) ([]byte, error) {
 	key := make([]byte, db.MasterKeySize)
-	rand.Read(key) //nolint:errcheck // documented never to fail
+	rand.Read(key)
 	if err := makeDataDir(filepath.Dir(path)); err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ import (
 )
 
 // program is the built binary; every test runs the very program that ships.
-var program struct { //nolint:gochecknoglobals // built once for the package
+var program struct {
 	once sync.Once
 	dir  string
 	err  error
@@ -37,7 +37,8 @@ func TestMain(m *testing.M) {
 func binary(t *testing.T) string {
 	t.Helper()
 	program.once.Do(func() {
-		if program.dir, program.err = os.MkdirTemp("", "deskcomm-test-"); program.err != nil {
+		program.dir, program.err = os.MkdirTemp("", "deskcomm-test-") //nolint:usetesting // outlives the test that builds it
+		if program.err != nil {
 			return
 		}
 		out, err := exec.CommandContext(context.Background(), "go", "build", "-race", "-o", filepath.Join(program.dir, "deskcomm"), "..").CombinedOutput()
@@ -54,7 +55,7 @@ func binary(t *testing.T) string {
 // dataDir is a directory that the database's user can reach too.
 func dataDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "deskcomm-data-")
+	dir, err := os.MkdirTemp("", "deskcomm-data-") //nolint:usetesting // the database's user cannot pass through t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -100,8 +100,7 @@ func walk(t *testing.T, file string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sections := strings.Split(string(text), "\n## ")
-	for _, s := range sections {
+	for s := range strings.SplitSeq(string(text), "\n## ") {
 		if !strings.Contains(s, "webhook_secret") {
 			continue
 		}

@@ -103,7 +103,7 @@ func (d *DB) changeOrganization(ctx context.Context, actor Actor, sql string, ar
 	if !errors.Is(err, bus.ErrNotFound) {
 		return org, err
 	}
-	exists, existsErr := d.HasOrganization(ctx, args["id"].(uuid.UUID)) //nolint:errcheck // both callers give it
+	exists, existsErr := d.HasOrganization(ctx, args["id"].(uuid.UUID))
 	switch {
 	case existsErr != nil:
 		return org, existsErr

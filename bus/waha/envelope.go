@@ -85,7 +85,7 @@ func ParseEnvelope(body []byte) (Envelope, error) {
 		Me:      accountOf(head.object("me")),
 		Payload: fields["payload"],
 	}
-	env.Timestamp, _ = asTime(head["timestamp"])
+	env.Timestamp = asTime(head["timestamp"])
 	return env, nil
 }
 

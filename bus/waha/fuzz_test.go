@@ -77,7 +77,12 @@ func TestNoReplacedFieldDoesHarm(t *testing.T) {
 	}
 	odd := []any{
 		nil, "", "x", "a\x00b", "@", "_", "true_x_y_z", "5511900000101@c.us", "1@g.us", true, 0, -1, 1.5, 1e300,
-		[]any{}, []any{"x"}, object{}, object{"id": "A"}, object{"low": 1}, object{"message": object{"conversation": "x"}},
+		[]any{},
+		[]any{"x"},
+		object{},
+		object{"id": "A"},
+		object{"low": 1},
+		object{"message": object{"conversation": "x"}},
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		body, err := os.ReadFile(rapid.SampledFrom(files).Draw(rt, "sample"))

@@ -115,13 +115,7 @@ func (a Address) identity(alternates []string, me Account) Identity {
 
 // owns reports whether the address is the account's own.
 func (m Account) owns(a Address) bool {
-	switch a.Kind {
-	case ChatPhone:
-		return samePhone(m.Phone, a.Phone())
-	case ChatLID:
-		return m.LID == a.User
-	}
-	return false
+	return a.Kind == ChatPhone && samePhone(m.Phone, a.Phone()) || a.Kind == ChatLID && m.LID == a.User
 }
 
 // identity returns the account as the author of what it did itself.

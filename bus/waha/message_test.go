@@ -160,8 +160,11 @@ func TestNormaliseRefusesWhatItCannotUnderstand(t *testing.T) {
 		"an id that is none": {"message", `{` + chat + `"id":[1],"body":"oi"}`, []FieldError{{"/payload/id", RuleMessageID}}},
 		"half an id":         {"message", `{` + chat + `"id":"false_5511900000101@c.us"}`, []FieldError{{"/payload/id", RuleMessageID}}},
 		"wrong types": {"message", `{"id":"A","from":5511900000101,"to":{},"fromMe":7,"body":["x"],"media":"f"}`, []FieldError{
-			{"/payload/from", RuleString}, {"/payload/to", RuleString}, {"/payload/fromMe", RuleBoolean},
-			{"/payload/media", RuleObject}, {"/payload/body", RuleString},
+			{"/payload/from", RuleString},
+			{"/payload/to", RuleString},
+			{"/payload/fromMe", RuleBoolean},
+			{"/payload/media", RuleObject},
+			{"/payload/body", RuleString},
 		}},
 		"a media url that is none": {"message", `{` + chat + `"id":"A","media":{"url":{}}}`, []FieldError{{"/payload/media/url", RuleString}}},
 		"an ack without level":     {"message.ack", `{` + chat + `"id":"A","ack":null,"ackName":"UNKNOWN"}`, []FieldError{{"/payload/ack", RuleRequired}}},

@@ -123,18 +123,18 @@ func asInt(v any) (int64, bool) {
 }
 
 // asTime reads an instant in seconds or, above 10^11, in milliseconds; either
-// may have a fraction. Zero is no instant.
-func asTime(v any) (time.Time, bool) {
+// may have a fraction. What is no instant is the zero time.
+func asTime(v any) time.Time {
 	f, ok := asFloat(v)
 	if !ok {
 		n, isLong := asInt(v)
 		f, ok = float64(n), isLong
 	}
 	if !ok || f <= 0 || f > 1e14 {
-		return time.Time{}, false
+		return time.Time{}
 	}
 	if f > 1e11 {
 		f /= 1000
 	}
-	return time.UnixMilli(int64(math.Round(f * 1000))).UTC(), true
+	return time.UnixMilli(int64(math.Round(f * 1000))).UTC()
 }

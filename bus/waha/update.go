@@ -101,7 +101,7 @@ const earliest = 2009
 // envelope's, else the caller's, taking the first that is neither before 2009
 // nor more than a day ahead. Zero means that nobody knows.
 func (e Envelope) at(told any) time.Time {
-	own, _ := asTime(told)
+	own := asTime(told)
 	return e.plausible(own)
 }
 

@@ -213,7 +213,8 @@ func TestSessionStatusKnowsSevenStates(t *testing.T) {
 		u := normalised(t, event(t, "session.status", "GOWS", object{
 			"status": state, "statuses": []any{
 				object{"status": state, "timestamp": 1783100000000},
-				object{"status": state, "timestamp": 1783160000000}, object{"status": "OTHER", "timestamp": 1783165000000},
+				object{"status": state, "timestamp": 1783160000000},
+				object{"status": "OTHER", "timestamp": 1783165000000},
 			},
 		}))
 		want := SessionStatus{Session: "s", State: state, Me: account, At: time.Unix(1783160000, 0).UTC()}

@@ -48,45 +48,45 @@ func Main(m *testing.M) int {
 }
 
 // URL returns the address of the package's clone.
-func URL(t testing.TB) string {
-	t.Helper()
+func URL(tb testing.TB) string {
+	tb.Helper()
 	packageClone.once.Do(func() { packageClone.url, packageClone.err = clone(context.Background()) })
 	if packageClone.err != nil {
-		t.Fatal(packageClone.err)
+		tb.Fatal(packageClone.err)
 	}
 	return packageClone.url
 }
 
 // Fresh returns the address of a clone that only this test uses.
-func Fresh(t testing.TB) string {
-	t.Helper()
-	u, err := clone(t.Context())
+func Fresh(tb testing.TB) string {
+	tb.Helper()
+	u, err := clone(tb.Context())
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := drop(context.Background(), u); err != nil {
-			t.Error("drop test database:", err)
+			tb.Error("drop test database:", err)
 		}
 	})
 	return u
 }
 
 // Empty returns the address of a database without any table.
-func Empty(t testing.TB) string {
-	t.Helper()
+func Empty(tb testing.TB) string {
+	tb.Helper()
 	server, err := serverURL()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	name := "dt_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	if err := execute(t.Context(), server.String(), "create database "+name); err != nil {
-		t.Fatal(err)
+	if err := execute(tb.Context(), server.String(), "create database "+name); err != nil {
+		tb.Fatal(err)
 	}
 	u := withDatabase(server, name)
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := drop(context.Background(), u); err != nil {
-			t.Error("drop test database:", err)
+			tb.Error("drop test database:", err)
 		}
 	})
 	return u
@@ -96,48 +96,48 @@ func Empty(t testing.TB) string {
 func MasterKey() []byte { return []byte("0123456789abcdef0123456789abcdef") }
 
 // DB opens the package's clone.
-func DB(t testing.TB) *db.DB {
-	t.Helper()
-	return Open(t, URL(t), db.Options{})
+func DB(tb testing.TB) *db.DB {
+	tb.Helper()
+	return Open(tb, URL(tb), db.Options{})
 }
 
 // Open opens a test database with the test key unless opts has another.
-func Open(t testing.TB, url string, opts db.Options) *db.DB {
-	t.Helper()
+func Open(tb testing.TB, url string, opts db.Options) *db.DB {
+	tb.Helper()
 	if opts.MasterKey == nil {
 		opts.MasterKey = MasterKey()
 	}
-	d, err := db.Open(t.Context(), url, opts)
+	d, err := db.Open(tb.Context(), url, opts)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(d.Close)
+	tb.Cleanup(d.Close)
 	return d
 }
 
 // Org makes an organization for one test.
-func Org(t testing.TB, d *db.DB) uuid.UUID {
-	t.Helper()
-	org, err := d.CreateOrganization(t.Context(), Actor(), t.Name()[:min(len(t.Name()), 100)])
+func Org(tb testing.TB, d *db.DB) uuid.UUID {
+	tb.Helper()
+	org, err := d.CreateOrganization(tb.Context(), Actor(), tb.Name()[:min(len(tb.Name()), 100)])
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return org.ID
 }
 
 // Token makes an API token of an organization; without scopes it has all.
-func Token(t testing.TB, d *db.DB, org uuid.UUID, scopes ...string) string {
-	t.Helper()
+func Token(tb testing.TB, d *db.DB, org uuid.UUID, scopes ...string) string {
+	tb.Helper()
 	if len(scopes) == 0 {
 		scopes = db.Scopes()
 	}
 	var secret string
-	err := d.InOrg(t.Context(), org, Actor(), func(tx *db.OrgTx) (err error) {
-		_, secret, err = tx.CreateToken(t.Context(), db.NewToken{Name: "test token", Scopes: scopes})
+	err := d.InOrg(tb.Context(), org, Actor(), func(tx *db.OrgTx) (err error) {
+		_, secret, err = tx.CreateToken(tb.Context(), db.NewToken{Name: "test token", Scopes: scopes})
 		return err
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return secret
 }
@@ -147,20 +147,20 @@ func Actor() db.Actor { return db.Actor{Kind: db.ActorSystem, Name: "test"} }
 
 // Conn opens a plain connection for statements that no store has: rows moved in
 // time, another session's lock.
-func Conn(t testing.TB, url string) *pgx.Conn {
-	t.Helper()
-	c, err := pgx.Connect(t.Context(), url)
+func Conn(tb testing.TB, url string) *pgx.Conn {
+	tb.Helper()
+	c, err := pgx.Connect(tb.Context(), url)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close(context.Background()) }) //nolint:errcheck // the test is over
+	tb.Cleanup(func() { c.Close(context.Background()) }) //nolint:errcheck // the test is over
 	return c
 }
 
 // Eventually waits until ok returns true and fails the test when that takes
 // longer than a minute: a bound for a hanging test, not an expectation.
-func Eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
+func Eventually(tb testing.TB, what string, ok func() bool) {
+	tb.Helper()
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -168,9 +168,9 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 	for !ok() {
 		select {
 		case <-deadline.C:
-			t.Fatalf("still not true after a minute: %s", what)
-		case <-t.Context().Done():
-			t.Fatalf("test ended while waiting: %s", what)
+			tb.Fatalf("still not true after a minute: %s", what)
+		case <-tb.Context().Done():
+			tb.Fatalf("test ended while waiting: %s", what)
 		case <-tick.C:
 		}
 	}
