@@ -29,51 +29,10 @@ func (d *DB) Relay(ctx context.Context) (int, error) {
 	return n, wrap("relay events", err)
 }
 
-// What makes a delivery claimable stands in the statement that claims, whole:
-// due, unleased or its lease run out, organization active, destination enabled.
 const claimDeliveriesSQL = `
-	with want as (
-	    select c.id, c.name, c.max_attempts, w.n
-	      from unnest(@consumers::text[], @limits::int[]) w (name, n)
-	      join consumers c on c.name = w.name
-	), due as (
-	    select d.*
-	      from want w
-	     cross join lateral (
-	        select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
-	          from delivery d
-	         where d.consumer_id = w.id
-	           and d.due_at <= now()
-	           and exists (select from organizations o where o.id = d.organization_id and o.status = 'active')
-	           and not exists (select from webhook_subscriptions s where s.id = d.destination and not s.enabled)
-	         order by d.due_at
-	         limit w.n
-	           for update of d skip locked
-	     ) d
-	), lease as materialized (
-	    select nextval('lease_token_seq') as token
-	     where exists (select from due)
-	), claimed as (
-	    update delivery d
-	       set lease_token = (select token from lease),
-	           due_at = clock_timestamp() + @lease_time,
-	           attempts = d.attempts + 1,
-	           updated_at = clock_timestamp()
-	      from due
-	     where d.consumer_id = due.consumer_id
-	       and d.destination = due.destination
-	       and d.organization_id = due.organization_id
-	       and d.lane = due.lane
-	       and d.seq = due.seq
-	    returning d.*
-	)
-	select c.consumer_id, c.destination, c.organization_id as org_id, c.lane, c.seq, c.lease_token as token,
-	       w.name as consumer, c.attempts + c.earlier_attempts as attempt, c.attempts as budgeted, w.max_attempts,
-	       e.id, e.event_type as type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at
-	  from claimed c
-	  join want w on w.id = c.consumer_id
-	  join event_log e on e.id = c.event_id
-	 order by c.seq`
+	select consumer_id, destination, org_id, lane, seq, token, consumer, attempt, budgeted, max_attempts,
+	       id, type, entity_kind, entity_id, payload, metadata, created_at
+	  from claim_deliveries(@consumers, @limits, @lease_time)`
 
 type claimedRow struct {
 	bus.Key

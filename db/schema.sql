@@ -481,6 +481,8 @@ table webhook_subscriptions
     policy own_organization using ((organization_id = current_organization()))
     deskcomm_api may insert, select, update
 
+function claim_deliveries(p_consumers text[], p_limits integer[], p_lease_time interval) returns TABLE(consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt integer, budgeted integer, max_attempts integer, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamp with time zone)
+
 function current_organization() returns uuid
 
 function emit_event(p_event_type text, p_entity_kind text, p_entity_id uuid, p_payload jsonb DEFAULT '{}'::jsonb, p_metadata jsonb DEFAULT '{}'::jsonb, p_organization_id uuid DEFAULT NULL::uuid) returns uuid

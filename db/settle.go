@@ -71,6 +71,7 @@ const settleDeliveriesSQL = `
 	           nullif(status_code, 0), nullif(response, ''), started_at, duration
 	      from judged
 	     where started_at is not null
+	    on conflict (organization_id, delivery_id, number) do nothing
 	), thawed as (
 	    delete from frozen_body b using judged j where b.delivery_id = j.delivery_id and j.outcome in ('done', 'skipped')
 	), counted as (

@@ -196,7 +196,70 @@ as $$
 $$;
 -- +goose StatementEnd
 
+-- +goose StatementBegin
+-- claim_deliveries leases due deliveries, up to p_limits[i] of p_consumers[i], and returns them with their events.
+-- What makes a delivery claimable stands in this one statement: due, not leased or its lease run out, organization
+-- active, destination enabled.
+--
+-- The table is empty one minute and holds a hundred thousand rows the next, so its statistics are always wrong. The
+-- settings keep the planner to walking the due index and looking rows up one by one, which is right for every size.
+create function claim_deliveries(p_consumers text[], p_limits int[], p_lease_time interval)
+returns table (
+    consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt int, budgeted int,
+    max_attempts int, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamptz
+)
+language plpgsql
+set enable_sort = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    with want as (
+        select c.id, c.name, c.max_attempts, w.n
+          from unnest(p_consumers, p_limits) w (name, n)
+          join consumers c on c.name = w.name
+    ), due as (
+        select d.*
+          from want w
+         cross join lateral (
+            select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
+              from delivery d
+             where d.consumer_id = w.id
+               and d.due_at <= now()
+               and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+               and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
+             order by d.due_at
+             limit w.n
+               for update of d skip locked
+         ) d
+    ), lease as materialized (
+        select nextval('lease_token_seq') as token
+         where exists (select from due)
+    ), claimed as (
+        update delivery d
+           set lease_token = (select token from lease),
+               due_at = clock_timestamp() + p_lease_time,
+               attempts = d.attempts + 1,
+               updated_at = clock_timestamp()
+          from due
+         where d.consumer_id = due.consumer_id
+           and d.destination = due.destination
+           and d.organization_id = due.organization_id
+           and d.lane = due.lane
+           and d.seq = due.seq
+        returning d.*
+    )
+    select c.consumer_id, c.destination, c.organization_id, c.lane, c.seq, c.lease_token,
+           w.name, (c.attempts + c.earlier_attempts)::int, c.attempts::int, w.max_attempts::int,
+           e.id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at
+      from claimed c
+      join want w on w.id = c.consumer_id
+      join event_log e on e.id = c.event_id;
+end $$;
+-- +goose StatementEnd
+
 -- +goose Down
+drop function claim_deliveries(text[], int[], interval);
 drop function retry_delay(interval[], real, int);
 drop function relay_events(int);
 drop table frozen_body;

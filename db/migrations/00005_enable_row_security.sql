@@ -59,7 +59,8 @@ grant insert on delivery, receipt, webhook_subscriptions, channel_sessions, api_
 grant update on dead_delivery, webhook_subscriptions, channel_sessions, api_tokens to deskcomm_api;
 grant delete on delivery, frozen_body, idempotency_keys to deskcomm_api;
 grant select on frozen_body to deskcomm_api;
-revoke execute on function emit_event(text, text, uuid, jsonb, jsonb, uuid), relay_events(int), ensure_event_partitions(int) from public;
+revoke execute on function emit_event(text, text, uuid, jsonb, jsonb, uuid), relay_events(int), ensure_event_partitions(int),
+    claim_deliveries(text[], int[], interval) from public;
 grant execute on function emit_event(text, text, uuid, jsonb, jsonb, uuid) to deskcomm_api;
 
 -- +goose Down
