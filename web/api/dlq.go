@@ -1,0 +1,122 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/deskcomm/deskcomm/bus"
+	"github.com/deskcomm/deskcomm/db"
+)
+
+func (s *Server) dlqRoutes() {
+	const tag = "Dead letters"
+	conflict := []int{http.StatusConflict}
+	register(s, route{
+		id: "list-dead-deliveries", method: http.MethodGet, path: "/v1/dlq", tag: tag, scopes: []string{"dlq:read"},
+		summary: "List dead deliveries, the latest death first",
+	}, listDead)
+	register(s, route{
+		id: "replay-delivery", method: http.MethodPost, path: "/v1/dlq/{id}/replay", tag: tag, scopes: []string{"dlq:replay"},
+		summary: "Give a dead delivery a fresh budget of attempts", errors: conflict,
+		about: "The event's deliveries to others are not touched. 409 when the delivery is not dead or its destination is gone.",
+	}, replayDead)
+	register(s, route{
+		id: "discard-delivery", method: http.MethodPost, path: "/v1/dlq/{id}/discard", tag: tag, scopes: []string{"dlq:discard"},
+		summary: "End a dead delivery for good", errors: conflict,
+	}, discardDead)
+}
+
+// deadDelivery is a delivery that waits for a person.
+type deadDelivery struct {
+	ID             uuid.UUID  `json:"id" format:"uuid" doc:"The id of the delivery."`
+	Consumer       string     `json:"consumer"`
+	Destination    *uuid.UUID `json:"destination" format:"uuid" nullable:"true"`
+	Status         string     `json:"status" enum:"dead"`
+	EventID        uuid.UUID  `json:"event_id" format:"uuid"`
+	EventType      bus.Type   `json:"event_type"`
+	EntityKind     string     `json:"entity_kind"`
+	EntityID       *uuid.UUID `json:"entity_id" format:"uuid" nullable:"true"`
+	Payload        object     `json:"payload"`
+	Attempts       int        `json:"attempts"`
+	MaxAttempts    int        `json:"max_attempts"`
+	LastError      string     `json:"last_error"`
+	EventCreatedAt instant    `json:"event_created_at"`
+	DiedAt         instant    `json:"died_at"`
+}
+
+func deadOf(d db.DeadDelivery) deadDelivery {
+	return deadDelivery{
+		ID: d.ID, Consumer: d.Consumer, Destination: destinationID(d.Destination), Status: "dead", EventID: d.EventID,
+		EventType: d.Type, EntityKind: d.EntityKind, EntityID: optionalID(d.EntityID), Payload: object(d.Payload),
+		Attempts: d.Attempts, MaxAttempts: d.MaxAttempts, LastError: d.LastError,
+		EventCreatedAt: instant(d.EventCreatedAt), DiedAt: instant(d.DiedAt),
+	}
+}
+
+// deadQuery narrows the list of dead deliveries.
+type deadQuery struct {
+	Page
+	EventType  string    `query:"event_type" doc:"Only events of this type."`
+	EntityKind string    `query:"entity_kind" doc:"Only events about things of this kind."`
+	Consumer   string    `query:"consumer" doc:"Only deliveries to this consumer."`
+	Since      time.Time `query:"since" doc:"Only what died at or after this time."`
+	Until      time.Time `query:"until" doc:"Only what died before this time."`
+}
+
+func listDead(ctx context.Context, t *db.OrgTx, in *deadQuery) (list[deadDelivery], error) {
+	const name = "dead"
+	at, err := in.read(name)
+	if err != nil {
+		return list[deadDelivery]{}, err
+	}
+	filter := db.DeadFilter{
+		Type: in.EventType, EntityKind: in.EntityKind, Consumer: in.Consumer,
+		Since: optionalTime(in.Since), Until: optionalTime(in.Until), Limit: in.Limit + 1,
+	}
+	if at != nil {
+		filter.BeforeAt, filter.BeforeID = &at.at, uuid.NullUUID{UUID: at.id, Valid: true}
+	}
+	rows, err := t.DeadDeliveries(ctx, filter)
+	return listOf(rows, in.Limit, deadOf, func(d db.DeadDelivery) cursor {
+		return cursor{list: name, id: d.ID, at: d.DiedAt}
+	}), err
+}
+
+// decision is what a person decided about a dead delivery.
+type decision struct {
+	ID     uuid.UUID `json:"id" format:"uuid"`
+	Status string    `json:"status" enum:"pending,discarded"`
+}
+
+// replayInput asks for a replay; the body may be left out.
+type replayInput struct {
+	Resource
+	Body *struct {
+		_      struct{} `additionalProperties:"false"`
+		Reason string   `json:"reason,omitempty" doc:"Why, for the audit log; at most 500 characters."`
+	} `nameHint:"Replay"`
+}
+
+func replayDead(ctx context.Context, t *db.OrgTx, in *replayInput) (decision, error) {
+	reason := ""
+	if in.Body != nil {
+		reason = in.Body.Reason
+	}
+	return decision{ID: in.ID, Status: "pending"}, t.Replay(ctx, in.ID, reason)
+}
+
+// discardInput asks for a discard.
+type discardInput struct {
+	Resource
+	Body struct {
+		_      struct{} `additionalProperties:"false"`
+		Reason string   `json:"reason" doc:"Why, for the audit log; 1 to 500 characters."`
+	} `nameHint:"Discard"`
+}
+
+func discardDead(ctx context.Context, t *db.OrgTx, in *discardInput) (decision, error) {
+	return decision{ID: in.ID, Status: "discarded"}, t.Discard(ctx, in.ID, in.Body.Reason)
+}

@@ -1,0 +1,149 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/deskcomm/deskcomm/bus"
+	"github.com/deskcomm/deskcomm/db"
+	"github.com/deskcomm/deskcomm/web/problem"
+)
+
+func (s *Server) emitRoutes() {
+	const tag = "Events"
+	scopes := []string{"events:write", "events:emit_any"}
+	const about = "`events:write` is enough for types of your own, `custom.<name>`; types of the catalogue need `events:emit_any`. " +
+		"A metadata key `idempotency_key` that was used before gives the event that was emitted then."
+	registerCreate(s, route{
+		id: "emit-event", path: "/v1/events", tag: tag, scopes: scopes,
+		summary: "Emit an event", about: about,
+	}, mayEmit, emitEvent)
+	registerCreate(s, route{
+		id: "emit-events", path: "/v1/events/batch", tag: tag, scopes: scopes, maxBody: maxBatch,
+		summary: "Emit up to 1000 events, all or none", about: about,
+	}, mayEmitAll, emitEvents)
+}
+
+// emission is an event to be emitted.
+type emission struct {
+	_ struct{} `additionalProperties:"false"`
+
+	EventType  bus.Type   `json:"event_type" doc:"A type of the catalogue, or custom.<name> in lower snake case." example:"custom.order_shipped"`
+	EntityKind string     `json:"entity_kind" pattern:"^[a-z][a-z0-9_]{0,62}$" patternDescription:"a lower snake case name of at most 63 characters" doc:"What the event is about." example:"order"`
+	EntityID   *uuid.UUID `json:"entity_id,omitempty" format:"uuid" doc:"Which one it is about."`
+	Payload    object     `json:"payload,omitempty" doc:"What happened. Numbers are kept as they are written."`
+	Metadata   object     `json:"metadata,omitempty" doc:"What else is to be known of the event; request_id and who emitted it are added."`
+}
+
+// emitted is an event that was emitted.
+type emitted struct {
+	ID         uuid.UUID  `json:"id" format:"uuid"`
+	CreatedAt  instant    `json:"created_at"`
+	EventType  bus.Type   `json:"event_type"`
+	EntityKind string     `json:"entity_kind"`
+	EntityID   *uuid.UUID `json:"entity_id" format:"uuid" nullable:"true"`
+}
+
+func emitEvent(ctx context.Context, t *db.OrgTx, e *emission) (emitted, error) {
+	ev, err := e.event("")
+	if err != nil {
+		return emitted{}, err
+	}
+	out, err := t.Emit(ctx, ev)
+	return emitted{
+		ID: out.ID, CreatedAt: instant(out.CreatedAt), EventType: out.Type,
+		EntityKind: out.EntityKind, EntityID: optionalID(out.EntityID),
+	}, err
+}
+
+// emissions are events to be emitted together.
+type emissions struct {
+	_ struct{} `additionalProperties:"false"`
+
+	Events []emission `json:"events" minItems:"1" maxItems:"1000" doc:"Emitted in this order."`
+}
+
+// emittedAll are events that were emitted together.
+type emittedAll struct {
+	IDs []uuid.UUID `json:"ids" doc:"The ids of the events, in the order of the request."`
+}
+
+func emitEvents(ctx context.Context, t *db.OrgTx, e *emissions) (emittedAll, error) {
+	events := make([]db.NewEvent, len(e.Events))
+	for i := range e.Events {
+		ev, err := e.Events[i].event(fmt.Sprintf("events.%d.", i))
+		if err != nil {
+			return emittedAll{}, err
+		}
+		events[i] = ev
+	}
+	ids, err := t.EmitAll(ctx, events)
+	if field, ok := errors.AsType[*bus.FieldError](err); ok {
+		err = bus.Invalid("events", field.Rule) // the database does not say which one
+	}
+	return emittedAll{IDs: ids}, err
+}
+
+// event is what the log takes of e; prefix is where e stands in the body.
+func (e *emission) event(prefix string) (db.NewEvent, error) {
+	ev := db.NewEvent{Type: e.EventType, EntityKind: e.EntityKind, Payload: json.RawMessage(e.Payload)}
+	if e.EntityID != nil {
+		ev.EntityID = uuid.NullUUID{UUID: *e.EntityID, Valid: true}
+	}
+	if e.Metadata == nil {
+		return ev, nil
+	}
+	if err := json.Unmarshal(e.Metadata, &ev.Metadata); err != nil {
+		return ev, bus.Invalid(prefix+"metadata", "must be a JSON object")
+	}
+	given, ok := ev.Metadata["idempotency_key"]
+	if !ok {
+		return ev, nil
+	}
+	var key string
+	if err := json.Unmarshal(given, &key); err != nil || key == "" || utf8.RuneCountInString(key) > 255 {
+		return ev, bus.Invalid(prefix+"metadata.idempotency_key", "must be a text of 1 to 255 characters")
+	}
+	return ev, nil
+}
+
+func mayEmit(ctx context.Context, e *emission) error {
+	return checkType(callerOf(ctx), "event_type", e.EventType)
+}
+
+// mayEmitAll reports every type that does not exist.
+func mayEmitAll(ctx context.Context, e *emissions) error {
+	var faults []problem.Fault
+	for i := range e.Events {
+		err := checkType(callerOf(ctx), fmt.Sprintf("events.%d.event_type", i), e.Events[i].EventType)
+		if p, known := problem.From(err); err != nil && known && p.Code == problem.CodeInvalid {
+			faults = append(faults, p.Errors...)
+		} else if err != nil {
+			return err
+		}
+	}
+	if faults != nil {
+		return problem.Invalid(faults...)
+	}
+	return nil
+}
+
+// checkType refuses a type that does not exist or that the token may not emit:
+// facts of the catalogue cannot be forged by whoever may emit their own.
+func checkType(c caller, field string, t bus.Type) error {
+	switch {
+	case !bus.Known(t):
+		return bus.Invalid(field, "must be a type of the catalogue, or custom.<name> in lower snake case")
+	case c.Has("events:emit_any"):
+		return nil
+	case !bus.IsCustom(t):
+		return missingScope("events:emit_any")
+	default: // the route asks for one of the two
+		return nil
+	}
+}

@@ -1,0 +1,54 @@
+package web
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
+
+	"github.com/deskcomm/deskcomm/bus/urlpolicy"
+	"github.com/deskcomm/deskcomm/db"
+	"github.com/deskcomm/deskcomm/web/api"
+)
+
+// Options are what the server's handler works with.
+type Options struct {
+	DB        *db.DB
+	Policy    urlpolicy.Policy // what webhook subscriptions may point at
+	Logger    *slog.Logger
+	PublicURL string // for links; "" takes scheme and host from the request
+
+	// Inbound serves everything under /v1/webhooks/ and sees the whole path. It
+	// authenticates and bounds its requests itself. It may be nil.
+	Inbound http.Handler
+	// Ready is nil while the loops of the process are alive. It may be nil.
+	Ready func(ctx context.Context) error
+}
+
+// New returns the handler of everything that the server answers.
+func New(o Options) http.Handler {
+	r := chi.NewRouter()
+	r.Use(
+		requestID,
+		accessLog(o.Logger),
+		recoverPanics(o.Logger),
+		limitBody,
+		securityHeaders,
+		middleware.GetHead,
+	)
+	r.NotFound(notFound)
+	r.MethodNotAllowed(methodNotAllowed(r))
+
+	h := health{db: o.DB, ready: o.Ready, logger: o.Logger}
+	r.Get("/livez", h.live)
+	r.Get("/readyz", h.readiness)
+	r.Get("/healthz", h.readiness)
+	r.Get("/admin/setup", setupPage(o.DB, o.Logger))
+	if o.Inbound != nil {
+		r.Handle("/v1/webhooks/*", apart(o.Inbound))
+	}
+	api.Mount(r, api.Options{DB: o.DB, Policy: o.Policy, Logger: o.Logger, PublicURL: o.PublicURL})
+	return r
+}
