@@ -1,6 +1,9 @@
 package bus
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Types that deskcomm itself emits or that the catalogue reserves (spec 07 §3).
 const (
@@ -56,15 +59,7 @@ func Catalogue() []Type {
 // Known reports whether t may be emitted at all: a type of the catalogue, or an
 // integrator's own custom.*.
 func Known(t Type) bool {
-	if IsCustom(t) {
-		return true
-	}
-	for _, c := range Catalogue() {
-		if c == t {
-			return true
-		}
-	}
-	return false
+	return IsCustom(t) || slices.Contains(Catalogue(), t)
 }
 
 // IsCustom reports whether t is an integrator's own type.

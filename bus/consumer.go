@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"time"
 )
 
@@ -84,6 +85,14 @@ func CheckHandlers(handlers []Handler) error {
 			if !Known(t) {
 				return fmt.Errorf("consumer %q reads %q, which is not in the catalogue", c.Name, t)
 			}
+		}
+		switch c.Effect {
+		case EffectLocal, EffectAtLeastOnce, EffectOnce:
+		default:
+			return fmt.Errorf("consumer %q: the effect must be local, at_least_once or once", c.Name)
+		}
+		if c.Retry.Jitter < 0 || c.Retry.Jitter > 1 || slices.ContainsFunc(c.Retry.Steps, func(d time.Duration) bool { return d < 0 }) {
+			return fmt.Errorf("consumer %q: the retry policy's jitter must be between 0 and 1 and no step negative", c.Name)
 		}
 		if c.Retry.MaxAttempts < 1 || (c.Retry.MaxAttempts > 1 && len(c.Retry.Steps) == 0) {
 			return fmt.Errorf("consumer %q: the retry policy has no steps", c.Name)

@@ -32,74 +32,93 @@ type run struct {
 	lanes    []*consumerLane
 	byName   map[string]*consumerLane
 	freed    chan struct{}   // a slot became free after a claim had filled all
-	results  chan Settlement // unbuffered work for the settler
+	results  chan Settlement // has room for a verdict from every slot, so that no handler waits for the settler
 	handlers sync.WaitGroup
+	refused  sync.WaitGroup // verdicts that are written alone; see settle
 	inflight inflight
-}
-
-// consumerLane is one consumer's handler and its slots.
-type consumerLane struct {
-	handler  Handler
-	consumer Consumer
-	mu       sync.Mutex
-	busy     int
-	hungry   bool // the last claim filled every slot, so more may be due
 }
 
 // Run claims and handles until ctx ends, then waits up to the grace for the work
 // in hand and returns nil. What is not finished by then keeps its lease and is
 // claimed again when that has run out.
 func (d *Drainer) Run(ctx context.Context) error {
+	r := d.newRun()
+	// Work in hand outlives ctx: a shutdown ends claiming first. What keeps and
+	// settles that work outlives it in turn.
+	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWork()
+	last, stopLast := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopLast()
+	var settler, keepers sync.WaitGroup
+	settler.Go(func() { r.settleLoop(last) })
+	keepers.Go(func() { r.heartbeat(last) })
+	keepers.Go(func() { r.cutOff(ctx, work, stopWork) })
+
+	r.claimLoop(ctx, work)
+	r.handlers.Wait()
+	close(r.results)
+	giveUp := time.AfterFunc(settleGrace, stopLast)
+	defer giveUp.Stop()
+	settler.Wait()
+	stopLast()
+	stopWork()
+	keepers.Wait()
+	return nil
+}
+
+func (d *Drainer) newRun() *run {
 	r := &run{
 		Drainer: d,
 		byName:  make(map[string]*consumerLane, len(d.Handlers)),
 		freed:   make(chan struct{}, 1),
-		results: make(chan Settlement),
 	}
+	slots := 0
 	for _, h := range d.Handlers {
 		lane := &consumerLane{handler: h, consumer: h.Consumer()}
 		r.lanes = append(r.lanes, lane)
 		r.byName[lane.consumer.Name] = lane
+		slots += lane.consumer.Concurrency
 	}
+	r.results = make(chan Settlement, slots)
+	return r
+}
 
-	// Work in hand outlives ctx: a shutdown ends claiming first.
-	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopWork()
-	var settler sync.WaitGroup
-	settler.Go(func() { r.settleLoop(work) })
-	beat, stopBeat := context.WithCancel(context.WithoutCancel(ctx))
-	var heart sync.WaitGroup
-	heart.Go(func() { r.heartbeat(beat) })
-
-	r.claimLoop(ctx, work)
-	r.waitForHandlers(stopWork)
-	stopWork()
-	close(r.results)
-	settler.Wait()
-	stopBeat()
-	heart.Wait()
-	return nil
+// cutOff ends work when the grace has passed since the end of ctx.
+func (r *run) cutOff(ctx, work context.Context, stopWork func()) {
+	<-ctx.Done()
+	grace := time.NewTimer(r.Grace)
+	defer grace.Stop()
+	select {
+	case <-grace.C:
+		stopWork()
+	case <-work.Done():
+	}
 }
 
 // claimLoop looks for due work when woken, when a slot becomes free while more
-// is due, and at least every Poll.
+// is due, and at least every Poll. After a failure it rests for a Poll, whoever
+// wakes it. A claim that is under way when ctx ends is waited for: what it
+// leased would be nobody's.
 func (r *run) claimLoop(ctx, work context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	wake, freed := r.Wake, (<-chan struct{})(r.freed)
 	for {
 		select {
 		case <-ctx.Done():
-			return
-		case <-r.Wake:
-		case <-r.freed:
+		case <-wake:
+		case <-freed:
 		case <-timer.C:
+			wake, freed = r.Wake, r.freed
 		}
-		more, err := r.claimOnce(ctx, work)
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return
+		}
+		more, err := r.claimOnce(work)
+		switch {
 		case err != nil:
 			r.Logger.ErrorContext(ctx, "claim deliveries", "error", err)
+			wake, freed = nil, nil
 			timer.Reset(r.Poll)
 		case more:
 			timer.Reset(0)
@@ -111,7 +130,7 @@ func (r *run) claimLoop(ctx, work context.Context) {
 
 // claimOnce claims once for all consumers with free slots, starts what it got
 // and reports whether it is worth asking again at once.
-func (r *run) claimOnce(ctx, work context.Context) (bool, error) {
+func (r *run) claimOnce(work context.Context) (bool, error) {
 	wants := make([]Want, 0, len(r.lanes))
 	for _, lane := range r.lanes {
 		if free := lane.free(); free > 0 {
@@ -121,14 +140,14 @@ func (r *run) claimOnce(ctx, work context.Context) (bool, error) {
 	if len(wants) == 0 {
 		return false, nil
 	}
-	claimed, err := r.Log.Claim(ctx, wants)
+	claimed, err := r.Log.Claim(work, wants)
 	if err != nil {
 		return false, err
 	}
 	got := make(map[string]int, len(wants))
-	for i := range claimed {
-		got[claimed[i].Consumer]++
-		r.start(work, &claimed[i])
+	for _, d := range claimed { // each copied: a slow one must not keep the payloads of the others
+		got[d.Consumer]++
+		r.start(work, &d)
 	}
 	more := false
 	for _, w := range wants {
@@ -153,33 +172,47 @@ func (r *run) start(work context.Context, d *Delivery) {
 	r.inflight.add(d, cancel)
 	r.handlers.Go(func() {
 		defer cancel(nil)
+		s := verdict(d, errGone) // stands when the handler never returns here
+		defer func() { r.finish(ctx, work, s) }()
 		if d.Budgeted > d.MaxAttempts {
 			// Its last attempt ended with its process.
-			r.results <- verdict(d, Permanent(errDiedTrying))
+			s = verdict(d, Permanent(errDiedTrying))
 			return
 		}
-		err := r.handle(ctx, lane, d)
-		if cause := context.Cause(ctx); err != nil && (errors.Is(cause, ErrLeaseLost) || work.Err() != nil) {
-			// Somebody else owns it, or the grace is over: its lease runs out.
-			r.release(d)
-			return
-		}
-		r.results <- verdict(d, err)
+		s = r.handle(ctx, lane, d)
 	})
 }
 
-// handle runs the handler within its timeout and turns a panic into an error.
-func (r *run) handle(ctx context.Context, lane *consumerLane, d *Delivery) (err error) {
+// handle runs the handler within its timeout and reads its verdict. A panic, in
+// the handler or in the error it returned, is an error of this attempt.
+func (r *run) handle(ctx context.Context, lane *consumerLane, d *Delivery) (s Settlement) {
 	ctx, cancel := context.WithTimeout(ctx, lane.consumer.Timeout)
 	defer cancel()
 	defer func() {
 		if v := recover(); v != nil {
-			err = &panicError{value: v}
+			err := &panicError{value: v}
+			s = verdict(d, err)
 			r.Logger.ErrorContext(ctx, "handler panicked", "consumer", d.Consumer, "event_id", d.Event.ID,
 				"event_type", d.Event.Type, "error", err, "stack", string(debug.Stack()))
 		}
 	}()
-	return lane.handler.Handle(ctx, d)
+	return verdict(d, lane.handler.Handle(ctx, d))
+}
+
+// finish hands a verdict to the settler. An attempt that failed because it was
+// cancelled has none: somebody else owns the delivery, or its lease runs out.
+func (r *run) finish(ctx, work context.Context, s Settlement) {
+	lost := errors.Is(context.Cause(ctx), ErrLeaseLost)
+	switch {
+	case s.Verdict == VerdictDone || (!lost && work.Err() == nil):
+		r.results <- s
+		return
+	case lost:
+		r.Logger.WarnContext(ctx, "attempt cancelled, the lease was lost", s.attrs()...)
+	default:
+		r.Logger.WarnContext(ctx, "attempt cut off by the shutdown", s.attrs()...)
+	}
+	r.release(s.Delivery)
 }
 
 // release gives the slot of d back and forgets its lease.
@@ -190,23 +223,6 @@ func (r *run) release(d *Delivery) {
 		case r.freed <- struct{}{}:
 		default:
 		}
-	}
-}
-
-// waitForHandlers waits for the work in hand: first politely, then cancelled.
-func (r *run) waitForHandlers(stopWork func()) {
-	done := make(chan struct{})
-	go func() {
-		r.handlers.Wait()
-		close(done)
-	}()
-	grace := time.NewTimer(r.Grace)
-	defer grace.Stop()
-	select {
-	case <-done:
-	case <-grace.C:
-		stopWork()
-		<-done
 	}
 }
 
@@ -226,33 +242,4 @@ func verdict(d *Delivery, err error) Settlement {
 		s.NotUntil = later.After
 	}
 	return s
-}
-
-func (l *consumerLane) free() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.consumer.Concurrency - l.busy
-}
-
-func (l *consumerLane) take() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.busy++
-}
-
-// give frees a slot and reports whether a claim is worth it.
-func (l *consumerLane) give() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.busy--
-	return l.hungry
-}
-
-// setHungry records whether more may be due and reports whether there are slots
-// for it right now.
-func (l *consumerLane) setHungry(full bool) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.hungry = full
-	return full && l.busy < l.consumer.Concurrency
 }

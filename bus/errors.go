@@ -66,6 +66,9 @@ var ErrLeaseLost = errors.New("lease lost")
 // by a process that died.
 var errDiedTrying = errors.New("the process died during the last attempt")
 
+// errGone is the error of an attempt whose handler has ended its goroutine.
+var errGone = errors.New("the handler ended its goroutine")
+
 // panicError is a handler's panic, turned into the error of its attempt.
 type panicError struct {
 	value any

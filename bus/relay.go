@@ -16,16 +16,19 @@ type Relay struct {
 	Logger *slog.Logger
 }
 
-// Run relays until ctx ends and returns nil.
+// Run relays until ctx ends and returns nil. After a failure it rests for a Poll,
+// whoever wakes it.
 func (r *Relay) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	wake := r.Wake
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-r.Wake:
+		case <-wake:
 		case <-timer.C:
+			wake = r.Wake
 		}
 		n, err := r.Step(ctx)
 		switch {
@@ -33,6 +36,7 @@ func (r *Relay) Run(ctx context.Context) error {
 			return nil
 		case err != nil:
 			r.Logger.ErrorContext(ctx, "relay events", "error", err)
+			wake = nil
 			timer.Reset(r.Poll)
 		case n > 0:
 			r.Drain()

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -9,26 +10,19 @@ import (
 const (
 	settleBatch = 500              // verdicts written by one statement
 	settleRetry = time.Second      // wait after a failed write
-	settleGrace = 10 * time.Second // bound of the last writes of a shutdown
+	refusedWait = 30 * time.Second // longest wait between two tries to write what was refused
+	settleGrace = 10 * time.Second // bound of the last writes, from the end of the last handler
 )
 
 // settleLoop writes verdicts, as many at once as have come while the last write
 // was under way, until results is closed. A verdict that cannot be written is
-// tried again: giving it up would repeat an effect that has happened. Only a
-// shutdown gives up, settleGrace after work has ended, and leaves the deliveries
-// to their leases.
-func (r *run) settleLoop(work context.Context) {
-	bound, giveUp := context.WithCancel(context.WithoutCancel(work))
-	defer giveUp()
-	stop := context.AfterFunc(work, func() {
-		late := time.AfterFunc(settleGrace, giveUp)
-		<-bound.Done()
-		late.Stop()
-	})
-	defer stop()
+// tried again until ctx ends: giving it up would repeat an effect that has
+// happened.
+func (r *run) settleLoop(ctx context.Context) {
 	for first := range r.results {
-		r.settle(bound, r.collect(first))
+		r.settle(ctx, r.collect(first))
 	}
+	r.refused.Wait()
 }
 
 // collect returns first and the verdicts that are there already.
@@ -48,28 +42,67 @@ func (r *run) collect(first Settlement) []Settlement {
 	return batch
 }
 
-// settle writes one batch, however often that takes, and frees its slots.
+// settle writes a batch and frees its slots. A database that is away is asked
+// again until it is back. One that refuses the batch gets each half of it, down
+// to the verdicts that it cannot take, which are tried again on their own, ever
+// less often: they must not keep the others.
 func (r *run) settle(ctx context.Context, batch []Settlement) {
-	defer func() {
-		for _, s := range batch {
-			r.release(s.Delivery)
+	err := r.write(ctx, batch)
+	for errors.Is(err, ErrUnavailable) && rest(ctx, settleRetry) {
+		err = r.write(ctx, batch)
+	}
+	half := len(batch) / 2
+	switch {
+	case err == nil || ctx.Err() != nil:
+		r.settled(ctx, batch, err)
+	case half > 0:
+		r.settle(ctx, batch[:half])
+		r.settle(ctx, batch[half:])
+	default:
+		r.refused.Go(func() {
+			for wait := settleRetry; err != nil && rest(ctx, wait); wait = min(2*wait, refusedWait) {
+				err = r.write(ctx, batch)
+			}
+			r.settled(ctx, batch, err)
+		})
+	}
+}
+
+// write tries once to write a batch.
+func (r *run) write(ctx context.Context, batch []Settlement) error {
+	lost, err := r.Log.Settle(ctx, batch)
+	if err != nil {
+		attrs := []any{"deliveries", len(batch), "error", err}
+		if len(batch) == 1 {
+			attrs = append(attrs, batch[0].attrs()...)
 		}
-	}()
-	for {
-		lost, err := r.Log.Settle(ctx, batch)
-		if err == nil {
-			r.report(ctx, batch, lost)
-			return
-		}
-		r.Logger.ErrorContext(ctx, "settle deliveries", "deliveries", len(batch), "error", err)
-		retry := time.NewTimer(settleRetry)
-		select {
-		case <-ctx.Done():
-			retry.Stop()
-			r.Logger.ErrorContext(ctx, "verdicts given up, their leases run out", "deliveries", len(batch))
-			return
-		case <-retry.C:
-		}
+		r.Logger.ErrorContext(ctx, "settle deliveries", attrs...)
+		return err
+	}
+	r.report(ctx, batch, lost)
+	return nil
+}
+
+// settled frees the slots of a batch that was written or, with an error, is
+// given up.
+func (r *run) settled(ctx context.Context, batch []Settlement, err error) {
+	if err != nil {
+		r.Logger.ErrorContext(ctx, "verdicts given up, their leases run out", "deliveries", len(batch))
+	}
+	for _, s := range batch {
+		r.release(s.Delivery)
+	}
+}
+
+// rest waits before the next try of a write and reports whether there may be one.
+func rest(ctx context.Context, wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
 	}
 }
 
@@ -80,46 +113,59 @@ func (r *run) report(ctx context.Context, batch []Settlement, lost []Lease) {
 		gone[k] = true
 	}
 	for _, s := range batch {
-		attrs := []any{
-			"consumer", s.Delivery.Consumer, "event_id", s.Delivery.Event.ID, "event_type", s.Delivery.Event.Type,
-			"org_id", s.Delivery.OrgID, "attempt", s.Delivery.Attempt,
-		}
+		spent := s.Verdict == VerdictRetry && s.Delivery.Budgeted >= s.Delivery.MaxAttempts
 		switch {
 		case gone[s.Delivery.Lease()]:
-			r.Logger.WarnContext(ctx, "verdict refused, the lease was lost", attrs...)
-		case s.Verdict == VerdictDead:
-			r.Logger.InfoContext(ctx, "delivery is dead", append(attrs, "error", s.Error)...)
+			r.Logger.WarnContext(ctx, "verdict refused, the lease was lost", s.attrs()...)
+		case s.Verdict == VerdictDead || spent:
+			r.Logger.InfoContext(ctx, "delivery is dead", append(s.attrs(), "error", s.Error)...)
 		case s.Verdict == VerdictRetry:
-			r.Logger.WarnContext(ctx, "attempt failed", append(attrs, "error", s.Error)...)
+			r.Logger.WarnContext(ctx, "attempt failed", append(s.attrs(), "error", s.Error)...)
 		default:
-			r.Logger.DebugContext(ctx, "delivery settled", append(attrs, "outcome", s.Verdict)...)
+			r.Logger.DebugContext(ctx, "delivery settled", append(s.attrs(), "outcome", s.Verdict)...)
 		}
+	}
+}
+
+// attrs are what a log line says of a delivery.
+func (s Settlement) attrs() []any {
+	d := s.Delivery
+	return []any{
+		"consumer", d.Consumer, "event_id", d.Event.ID, "event_type", d.Event.Type, "org_id", d.OrgID, "attempt", d.Attempt,
 	}
 }
 
 // heartbeat renews the leases of the work in hand three times in their length
 // and cancels the handlers of those that were lost.
 func (r *run) heartbeat(ctx context.Context) {
-	tick := time.NewTicker(r.Log.LeaseTime() / 3)
+	interval := r.Log.LeaseTime() / 3
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			r.extend(ctx, interval)
 		}
-		leases := r.inflight.leases()
-		if len(leases) == 0 {
-			continue
-		}
-		lost, err := r.Log.Extend(ctx, leases)
-		if err != nil {
-			r.Logger.ErrorContext(ctx, "extend leases", "error", err)
-			continue
-		}
-		for _, l := range lost {
-			r.inflight.cancel(l)
-		}
+	}
+}
+
+// extend renews once. It gives up within the interval: a connection that hangs
+// must leave time for another try before the leases run out.
+func (r *run) extend(ctx context.Context, interval time.Duration) {
+	leases := r.inflight.leases()
+	if len(leases) == 0 {
+		return
+	}
+	bounded, cancel := context.WithTimeout(ctx, interval)
+	defer cancel()
+	lost, err := r.Log.Extend(bounded, leases)
+	if err != nil && ctx.Err() == nil {
+		r.Logger.ErrorContext(ctx, "extend leases", "error", err)
+	}
+	for _, l := range lost {
+		r.inflight.cancel(l)
 	}
 }
 

@@ -94,9 +94,21 @@ func (d *DB) Ping(ctx context.Context) error {
 	return nil
 }
 
-// inTx runs fn in one transaction as the owner, who sees every organization.
+// txTries is how often a transaction is run that Postgres rolls back for the sake
+// of another.
+const txTries = 3
+
+// inTx runs fn in one transaction as the owner, who sees every organization. When
+// Postgres rolls it back for the sake of another transaction fn runs again, so it
+// must not keep anything of a run that failed.
 func (d *DB) inTx(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return pgx.BeginFunc(ctx, d.pool, fn)
+	var err error
+	for range txTries {
+		if err = pgx.BeginFunc(ctx, d.pool, fn); !rolledBack(err) {
+			break
+		}
+	}
+	return err
 }

@@ -79,16 +79,23 @@ func (d *DB) Claim(ctx context.Context, wants []bus.Want) ([]bus.Delivery, error
 }
 
 const extendLeasesSQL = `
+	with mine as (
+	    select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
+	      from delivery d
+	      join unnest(@consumer_ids::smallint[], @destinations::uuid[], @org_ids::uuid[], @lanes::bigint[], @seqs::bigint[], @tokens::bigint[])
+	           as l (consumer_id, destination, organization_id, lane, seq, token) using (consumer_id, destination, organization_id, lane, seq)
+	     where d.lease_token = l.token
+	     order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
+	       for update of d
+	)
 	update delivery d
 	   set due_at = clock_timestamp() + @lease_time
-	  from unnest(@consumer_ids::smallint[], @destinations::uuid[], @org_ids::uuid[], @lanes::bigint[], @seqs::bigint[], @tokens::bigint[])
-	       as l (consumer_id, destination, organization_id, lane, seq, token)
-	 where d.consumer_id = l.consumer_id
-	   and d.destination = l.destination
-	   and d.organization_id = l.organization_id
-	   and d.lane = l.lane
-	   and d.seq = l.seq
-	   and d.lease_token = l.token
+	  from mine m
+	 where d.consumer_id = m.consumer_id
+	   and d.destination = m.destination
+	   and d.organization_id = m.organization_id
+	   and d.lane = m.lane
+	   and d.seq = m.seq
 	returning d.consumer_id, d.destination, d.organization_id as org_id, d.lane, d.seq, d.lease_token as token`
 
 // Extend renews leases and returns those that another claim has taken.

@@ -52,6 +52,13 @@ func translate(err error) error {
 	return err
 }
 
+// rolledBack reports whether Postgres gave the transaction up for another's sake:
+// a deadlock, or a conflict of serialization.
+func rolledBack(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (pg.Code == "40P01" || pg.Code == "40001")
+}
+
 // unreachable tells a connection that failed from a statement that did.
 func unreachable(err error) bool {
 	if errors.Is(err, context.Canceled) {

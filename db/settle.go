@@ -11,7 +11,9 @@ import (
 )
 
 // One statement settles a batch: what is not held under the given token any more
-// is not in mine, and so nothing happens to it.
+// is not in mine, and so nothing happens to it. Rows are locked in the order of
+// their keys, deliveries before subscriptions, as everywhere: statements that lock
+// several of them would else stop each other for good.
 const settleDeliveriesSQL = `
 	with verdict as (
 	    select *
@@ -25,6 +27,7 @@ const settleDeliveriesSQL = `
 	      from delivery d
 	      join verdict v using (consumer_id, destination, organization_id, lane, seq)
 	     where d.lease_token = v.token
+	     order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
 	       for update of d
 	), judged as (
 	    select m.*, c.retry_steps, c.retry_jitter,
@@ -74,6 +77,12 @@ const settleDeliveriesSQL = `
 	    on conflict (organization_id, delivery_id, number) do nothing
 	), thawed as (
 	    delete from frozen_body b using judged j where b.delivery_id = j.delivery_id and j.outcome in ('done', 'skipped')
+	), subscribers as materialized (
+	    select s.id
+	      from webhook_subscriptions s
+	     where s.id in (select destination from judged where started_at is not null)
+	     order by s.id
+	       for update
 	), counted as (
 	    update webhook_subscriptions s
 	       set consecutive_failures = case when t.delivered then 0 else s.consecutive_failures + t.failed end,
@@ -86,6 +95,7 @@ const settleDeliveriesSQL = `
 	              from judged
 	             where started_at is not null
 	             group by destination) t
+	      join subscribers on subscribers.id = t.destination
 	     where s.id = t.destination
 	)
 	select consumer_id, destination, organization_id as org_id, lane, seq, token from mine`

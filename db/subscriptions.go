@@ -115,18 +115,27 @@ func (t *OrgTx) Subscription(ctx context.Context, id uuid.UUID) (Subscription, e
 }
 
 // Deleting settles what waits for the subscription. A delivery that is being
-// sent right now loses its row, so its verdict is refused.
+// sent right now loses its row, so its verdict is refused; one that is being
+// relayed right now is skipped when it is claimed. Deliveries are locked first,
+// as when they are settled.
 const deleteSubscriptionSQL = `
-	with gone as (
+	with waiting as materialized (
+	    select consumer_id, destination, organization_id, lane, seq
+	      from delivery
+	     where consumer_id = (select id from consumers where name = 'webhook-dispatch-worker')
+	       and destination = @id and organization_id = @org_id
+	     order by consumer_id, destination, organization_id, lane, seq
+	       for update
+	), gone as (
 	    update webhook_subscriptions
-	       set deleted_at = clock_timestamp(), enabled = false, secret_encrypted = null
-	     where organization_id = @org_id and id = @id and deleted_at is null
+	       set deleted_at = clock_timestamp(), enabled = true, secret_encrypted = null
+	     where organization_id = @org_id and id = @id and deleted_at is null and (select count(*) from waiting) >= 0
 	    returning id
 	), dropped as (
 	    delete from delivery d
-	     using gone g
-	     where d.destination = g.id and d.organization_id = @org_id
-	       and d.consumer_id = (select id from consumers where name = 'webhook-dispatch-worker')
+	     using gone g, waiting w
+	     where d.consumer_id = w.consumer_id and d.destination = w.destination and d.organization_id = w.organization_id
+	       and d.lane = w.lane and d.seq = w.seq
 	    returning d.*
 	), receipts as (
 	    insert into receipt (organization_id, consumer_id, outcome, reason, first_event_id, last_event_id, event_ids, destinations, attempts)

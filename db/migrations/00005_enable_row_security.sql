@@ -57,6 +57,7 @@ grant select on organizations, event_log, event_position, consumers, delivery, r
     api_tokens, idempotency_keys, audit_log to deskcomm_api;
 grant insert on delivery, receipt, webhook_subscriptions, channel_sessions, api_tokens, idempotency_keys, audit_log to deskcomm_api;
 grant update on dead_delivery, webhook_subscriptions, channel_sessions, api_tokens to deskcomm_api;
+grant update (updated_at) on delivery to deskcomm_api; -- what locking its rows asks for
 grant delete on delivery, frozen_body, idempotency_keys to deskcomm_api;
 grant select on frozen_body to deskcomm_api;
 revoke execute on function emit_event(text, text, uuid, jsonb, jsonb, uuid), relay_events(int), ensure_event_partitions(int),

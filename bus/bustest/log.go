@@ -1,0 +1,204 @@
+package bustest
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/deskcomm/deskcomm/bus"
+)
+
+// Log is a bus.Log in memory. It is safe for use by many goroutines; its exported
+// fields are set before that.
+type Log struct {
+	Lease time.Duration // how long a claim lasts; NewLog sets 30 s
+	Hooks Hooks
+
+	mu        sync.Mutex
+	elapsed   time.Duration
+	token     int64
+	seq       int64
+	consumers []bus.Consumer // the id of a consumer is its place, from 1
+	rows      []*row         // in the order of seq; what is finished stays
+	byKey     map[bus.Key]*row
+}
+
+// row is a delivery, finished or not.
+type row struct {
+	key       bus.Key
+	consumer  bus.Consumer
+	event     bus.Event
+	dueAt     time.Time // from then on it may be claimed: a lease moves it to its end
+	leased    bool
+	token     int64
+	attempts  int
+	outcome   bus.Verdict // empty while unfinished
+	lastError string
+}
+
+// NewLog returns a Log with consumers registered.
+func NewLog(consumers ...bus.Consumer) *Log {
+	l := &Log{Lease: 30 * time.Second, byKey: make(map[bus.Key]*row)}
+	l.Register(consumers...)
+	return l
+}
+
+// Register adds consumers; they read what is emitted from then on.
+func (l *Log) Register(consumers ...bus.Consumer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.consumers = append(l.consumers, consumers...)
+}
+
+// Emit appends n events of one organization and makes a delivery due for each
+// consumer that reads their type.
+func (l *Log) Emit(typ bus.Type, n int) []uuid.UUID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	org := uuid.New()
+	ids := make([]uuid.UUID, n)
+	for i := range ids {
+		l.seq++
+		ids[i] = uuid.New()
+		ev := bus.Event{
+			ID: ids[i], OrgID: org, Type: typ, EntityKind: "thing",
+			Payload: []byte(`{}`), Metadata: []byte(`{}`), CreatedAt: l.now(),
+		}
+		for id, c := range l.consumers {
+			if slices.Contains(c.Types, typ) {
+				key := bus.Key{ConsumerID: int16(id + 1), OrgID: org, Seq: l.seq} //nolint:gosec // a few consumers
+				l.byKey[key] = &row{key: key, consumer: c, event: ev, dueAt: l.now()}
+				l.rows = append(l.rows, l.byKey[key])
+			}
+		}
+	}
+	return ids
+}
+
+// LeaseTime is how long a claim or an extension lasts.
+func (l *Log) LeaseTime() time.Duration { return l.Lease }
+
+// Claim leases due deliveries, those that are due longest first.
+func (l *Log) Claim(ctx context.Context, wants []bus.Want) ([]bus.Delivery, error) {
+	if err := ask(ctx, l.Hooks.Claim, wants); err != nil {
+		return nil, err
+	}
+	claimed := l.claim(wants)
+	if err := ask(ctx, l.Hooks.Claimed, claimed); err != nil {
+		return nil, err
+	}
+	return claimed, nil
+}
+
+func (l *Log) claim(wants []bus.Want) []bus.Delivery {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.token++
+	var claimed []bus.Delivery
+	for _, w := range wants {
+		due := l.due(w.Consumer)
+		for _, r := range due[:min(w.Limit, len(due))] {
+			l.grant(r)
+			claimed = append(claimed, bus.Delivery{
+				Key: r.key, ID: bus.DeliveryID(r.event.ID, w.Consumer, r.key.Destination), Token: r.token,
+				Consumer: w.Consumer, Event: r.event,
+				Attempt: r.attempts, Budgeted: r.attempts, MaxAttempts: r.consumer.Retry.MaxAttempts,
+			})
+		}
+	}
+	return claimed
+}
+
+// due lists what a consumer may claim now.
+func (l *Log) due(consumer string) []*row {
+	var due []*row
+	for _, r := range l.rows {
+		if r.consumer.Name == consumer && r.outcome == "" && !r.dueAt.After(l.now()) {
+			due = append(due, r)
+		}
+	}
+	slices.SortStableFunc(due, func(a, b *row) int { return a.dueAt.Compare(b.dueAt) })
+	return due
+}
+
+// grant gives r to the holder of the newest token.
+func (l *Log) grant(r *row) {
+	r.leased, r.token, r.dueAt = true, l.token, l.now().Add(l.Lease)
+	r.attempts++
+}
+
+// Settle brings deliveries to their verdicts and returns the leases that were
+// not valid any more.
+func (l *Log) Settle(ctx context.Context, settlements []bus.Settlement) ([]bus.Lease, error) {
+	if err := ask(ctx, l.Hooks.Settle, settlements); err != nil {
+		return nil, err
+	}
+	lost := l.settle(settlements)
+	if err := ask(ctx, l.Hooks.Settled, settlements); err != nil {
+		return nil, err
+	}
+	return lost, nil
+}
+
+func (l *Log) settle(settlements []bus.Settlement) (lost []bus.Lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range settlements {
+		r := l.held(s.Delivery.Lease())
+		if r == nil {
+			lost = append(lost, s.Delivery.Lease())
+			continue
+		}
+		r.leased, r.lastError = false, s.Error
+		r.outcome = s.Verdict
+		if s.Verdict != bus.VerdictRetry {
+			continue
+		}
+		if r.attempts >= r.consumer.Retry.MaxAttempts {
+			r.outcome = bus.VerdictDead
+			continue
+		}
+		r.outcome = ""
+		r.dueAt = l.now().Add(max(delay(r.consumer.Retry, r.attempts), s.NotUntil))
+	}
+	return lost
+}
+
+// Extend renews leases and returns those that are lost.
+func (l *Log) Extend(ctx context.Context, leases []bus.Lease) ([]bus.Lease, error) {
+	if err := ask(ctx, l.Hooks.Extend, leases); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var lost []bus.Lease
+	for _, lease := range leases {
+		if r := l.held(lease); r != nil {
+			r.dueAt = l.now().Add(l.Lease)
+		} else {
+			lost = append(lost, lease)
+		}
+	}
+	return lost, nil
+}
+
+// held returns the row that is held under exactly this lease, or nil. A lease
+// that has run out is held until somebody else claims.
+func (l *Log) held(lease bus.Lease) *row {
+	if r := l.byKey[lease.Key]; r != nil && r.leased && r.token == lease.Token {
+		return r
+	}
+	return nil
+}
+
+// delay is the wait after the given number of attempts.
+func delay(p bus.RetryPolicy, attempts int) time.Duration {
+	step := p.Steps[min(attempts, len(p.Steps))-1]
+	return step + time.Duration(rand.Float64()*p.Jitter*float64(step)) //nolint:gosec // spreads load, hides nothing
+}
+
+func (l *Log) now() time.Time { return time.Now().Add(l.elapsed) }
