@@ -167,6 +167,7 @@ func (r *receiver) fail(w http.ResponseWriter, req *http.Request, err error) {
 	}
 	if errors.Is(err, bus.ErrNotFound) {
 		p = problem.NotFound()
+		p.Errors = []problem.Fault{problem.InParameter("token", "must be the path token of a channel that is not deleted")}
 	}
 	problem.Write(w, req, p)
 }

@@ -75,13 +75,17 @@ func InvalidJSON(rule string) *Problem {
 
 // Unauthorized returns the problem of a request without a valid token.
 func Unauthorized() *Problem {
-	return New(http.StatusUnauthorized, CodeUnauthorized, "a valid bearer token is required").
-		WithHeader("WWW-Authenticate", "Bearer")
+	p := New(http.StatusUnauthorized, CodeUnauthorized, "a valid bearer token is required")
+	p.Errors = []Fault{InParameter("Authorization", "must be Bearer and a token that is neither revoked nor expired")}
+	return p.WithHeader("WWW-Authenticate", "Bearer")
 }
 
 // TooLarge returns the problem of a body above its limit.
 func TooLarge(limit int64) *Problem {
-	return New(http.StatusRequestEntityTooLarge, CodeTooLarge, "the body must have at most "+strconv.FormatInt(limit, 10)+" bytes")
+	rule := "must have at most " + strconv.FormatInt(limit, 10) + " bytes"
+	p := New(http.StatusRequestEntityTooLarge, CodeTooLarge, "the body "+rule)
+	p.Errors = []Fault{InBody("", rule)}
+	return p
 }
 
 // NotFound returns the problem of an address that leads nowhere.
