@@ -203,14 +203,25 @@ func TestInvariant4OneDeliveryHoweverOftenRelayingIsRepeated(t *testing.T) {
 	w := setup(t)
 	typ := ownType()
 	w.consumer(typ)
-	const events = 50
+	const events = 200
+	emitted := make(chan struct{})
+	var relays sync.WaitGroup
+	for range 8 {
+		relays.Go(func() {
+			for open := true; open; {
+				select {
+				case <-emitted:
+					open = false
+				default:
+				}
+				w.relay()
+			}
+		})
+	}
 	for range events {
 		w.emit(typ)
 	}
-	var relays sync.WaitGroup
-	for range 8 {
-		relays.Go(w.relay)
-	}
+	close(emitted)
 	relays.Wait()
 	// As after a restored backup: what was relayed stands in the outbox again.
 	w.exec(`insert into outbox (event_id, organization_id, event_type, created_at)
@@ -294,6 +305,17 @@ func TestInvariant7OnlyTheCurrentTokenSettles(t *testing.T) {
 		if lost := w.settle(first, verdict, "late"); len(lost) != 1 {
 			t.Errorf("%s under a stale token was accepted", verdict)
 		}
+	}
+	due := func() (due time.Time) {
+		err := dbtest.Conn(t, w.url).QueryRow(t.Context(), "select due_at from delivery where organization_id = $1", w.org).Scan(&due)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return due
+	}
+	before := due()
+	if lost, err := w.db.Extend(t.Context(), []bus.Lease{first.Lease()}); err != nil || len(lost) != 1 || !due().Equal(before) {
+		t.Errorf("Extend() under a stale token = %v, %v, want it lost and the lease of the other as it was", lost, err)
 	}
 	if lost, err := w.db.Extend(t.Context(), []bus.Lease{first.Lease(), second.Lease()}); err != nil || !cmp.Equal(lost, []bus.Lease{first.Lease()}) {
 		t.Errorf("Extend() = %v, %v, want only the stale lease lost", lost, err)
