@@ -1,6 +1,6 @@
 # `make` lists the targets. Everything built for them is in bin/ and .cache/.
 .DEFAULT_GOAL := help
-.PHONY: help run build test generate fmt lint verify verify-code verify-generated cover FORCE
+.PHONY: help run build test generate fmt lint verify verify-code verify-generated bench cover FORCE
 
 CACHE := .cache/bin
 TOOLS := $(CACHE)/.tools
@@ -47,6 +47,10 @@ verify-code: $(TOOLS)
 
 verify-generated: generate
 	git diff --exit-code -- $(GENERATED)
+
+bench: $(WITHPG) ## Measure emission, relay, and claiming with settling
+	@.ci/deps generate
+	$(WITHPG) go test -run '^$$' -bench . -count=3 ./db
 
 cover: $(WITHPG) ## Measure what the tests reach, into .cache/cover.out
 	@.ci/deps generate
