@@ -50,7 +50,7 @@ verify-generated: generate
 
 bench: $(WITHPG) ## Measure emission, relay, and claiming with settling
 	@.ci/deps generate
-	$(WITHPG) go test -run '^$$' -bench . -count=3 ./db
+	$(WITHPG) -durable go test -run '^$$' -bench . -count=3 ./db
 
 cover: $(WITHPG) ## Measure what the tests reach, into .cache/cover.out
 	@.ci/deps generate

@@ -3,7 +3,8 @@
 //
 //	withpg go test ./...
 //
-// When TEST_DATABASE_URL is set already it only runs the command.
+// With -durable before the command it writes to the disk as a real one does, for
+// measurements. When TEST_DATABASE_URL is set already it only runs the command.
 package main
 
 import (
@@ -36,6 +37,10 @@ func main() {
 
 // run returns the exit code of the command, after Postgres has ended.
 func run(args []string) (code int, err error) {
+	durable := len(args) > 0 && args[0] == "-durable"
+	if durable {
+		args = args[1:]
+	}
 	if len(args) == 0 {
 		return usageCode, errors.New("no command given")
 	}
@@ -46,7 +51,7 @@ func run(args []string) (code int, err error) {
 
 	env := os.Environ()
 	if os.Getenv(urlVariable) == "" {
-		url, stop, startErr := startPostgres()
+		url, stop, startErr := startPostgres(durable)
 		if startErr != nil {
 			return 0, startErr
 		}
@@ -57,7 +62,7 @@ func run(args []string) (code int, err error) {
 }
 
 // startPostgres starts a server in a temporary folder, which stop removes.
-func startPostgres() (url string, stop func() error, err error) {
+func startPostgres(durable bool) (url string, stop func() error, err error) {
 	dir, err := os.MkdirTemp("", "deskcomm-test-")
 	if err != nil {
 		return "", nil, err
@@ -67,7 +72,7 @@ func startPostgres() (url string, stop func() error, err error) {
 		return "", nil, errors.Join(err, remove())
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	server, err := localpg.Open(context.Background(), localpg.Options{DataDir: filepath.Join(dir, "data"), Logger: logger})
+	server, err := localpg.Open(context.Background(), localpg.Options{DataDir: filepath.Join(dir, "data"), Logger: logger, Durable: durable})
 	if err != nil {
 		return "", nil, errors.Join(err, remove())
 	}
