@@ -210,3 +210,26 @@ func TestReplayReachesOnlyTheSubscriptionWhoseDeliveryDied(t *testing.T) {
 		}
 	}
 }
+
+func TestRolesDivideTheWorkBetweenProcesses(t *testing.T) {
+	t.Parallel()
+	in := onShared(t, "DESKCOMM_ALLOW_PRIVATE_HOSTS=127.0.0.1", "DESKCOMM_MASTER_KEY=MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=")
+	hook := newReceiver(t)
+	front := in.serve("DESKCOMM_ROLES=api,relay")
+	_, token := in.setUp()
+	front.must(201, "POST", "/v1/webhook-subscriptions", token, map[string]any{"url": hook.URL, "event_types": []string{"*"}})
+	event := front.must(201, "POST", "/v1/events", token, map[string]any{"event_type": "custom.order", "entity_kind": "order"})["id"].(string)
+	dbtest.Eventually(t, "the event is relayed", func() bool {
+		return front.must(200, "GET", "/v1/events/"+event, token, nil)["seq"] != nil
+	})
+	if got := front.must(200, "GET", "/v1/events/"+event, token, nil)["status"]; got != "pending" {
+		t.Errorf("without a worker the event is %v, want pending", got)
+	}
+	back := in.serve("DESKCOMM_ROLES=worker,cron")
+	dbtest.Eventually(t, "the event is done", func() bool {
+		return front.must(200, "GET", "/v1/events/"+event, token, nil)["status"] == "done"
+	})
+	if status, _ := back.call("GET", "/v1/events", token, nil); status != http.StatusNotFound {
+		t.Errorf("a process without the role answers the API with %d, want 404", status)
+	}
+}

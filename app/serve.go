@@ -136,7 +136,7 @@ func (s *server) jobs() []crons.Job {
 func (s *server) httpServer() *http.Server {
 	handler := web.New(web.Options{
 		DB: s.store, Policy: s.policy, Logger: s.logger, PublicURL: s.config.PublicURL,
-		Inbound: inbound.New(s.store, s.logger), Ready: s.pulse.check,
+		Inbound: inbound.New(s.store, s.logger), Ready: s.pulse.check, ProbesOnly: !s.config.has("api"),
 	})
 	return &http.Server{
 		Handler:           handler,

@@ -23,6 +23,9 @@ type Options struct {
 	// Inbound serves everything under /v1/webhooks/ and sees the whole path. It
 	// authenticates and bounds its requests itself. It may be nil.
 	Inbound http.Handler
+	// ProbesOnly leaves everything out but the answers to probes, for a process
+	// that does other work.
+	ProbesOnly bool
 	// Ready is nil while the loops of the process are alive. It may be nil.
 	Ready func(ctx context.Context) error
 }
@@ -45,6 +48,9 @@ func New(o Options) http.Handler {
 	r.Get("/livez", h.live)
 	r.Get("/readyz", h.readiness)
 	r.Get("/healthz", h.readiness)
+	if o.ProbesOnly {
+		return r
+	}
 	r.Get("/admin/setup", setupPage(o.DB, o.Logger))
 	if o.Inbound != nil {
 		r.Handle("/v1/webhooks/*", apart(o.Inbound))
