@@ -8,6 +8,10 @@ import (
 	"time"
 )
 
+// WebhookDispatch is the consumer of every webhook subscription; the subscription
+// is the destination. The relay knows it by this name too.
+const WebhookDispatch = "webhook-dispatch-worker"
+
 // Effect says what a consumer's handling does, and so what an unknown outcome
 // means.
 type Effect string
@@ -86,10 +90,9 @@ func CheckHandlers(handlers []Handler) error {
 				return fmt.Errorf("consumer %q reads %q, which is not in the catalogue", c.Name, t)
 			}
 		}
-		switch c.Effect {
-		case EffectLocal, EffectAtLeastOnce, EffectOnce:
-		default:
-			return fmt.Errorf("consumer %q: the effect must be local, at_least_once or once", c.Name)
+		if c.Effect != EffectAtLeastOnce {
+			// The loop would repeat a once effect and settle a local one apart from it.
+			return fmt.Errorf("consumer %q: the drain loop runs effects that are %s only", c.Name, EffectAtLeastOnce)
 		}
 		if c.Retry.Jitter < 0 || c.Retry.Jitter > 1 || slices.ContainsFunc(c.Retry.Steps, func(d time.Duration) bool { return d < 0 }) {
 			return fmt.Errorf("consumer %q: the retry policy's jitter must be between 0 and 1 and no step negative", c.Name)

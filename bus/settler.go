@@ -11,7 +11,7 @@ const (
 	settleBatch = 500              // verdicts written by one statement
 	settleRetry = time.Second      // wait after a failed write
 	refusedWait = 30 * time.Second // longest wait between two tries to write what was refused
-	settleGrace = 10 * time.Second // bound of the last writes, from the end of the last handler
+	settleGrace = 5 * time.Second  // bound of the last writes, from the end of the last handler
 )
 
 // settleLoop writes verdicts, as many at once as have come while the last write

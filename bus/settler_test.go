@@ -119,7 +119,7 @@ func TestAShutdownGivesVerdictsUpOnlyAfterTheirOwnGrace(t *testing.T) {
 				r.start()
 				bustest.Advance(time.Minute)
 				r.stop()
-				bustest.Advance(10*time.Second - time.Millisecond)
+				bustest.Advance(5*time.Second - time.Millisecond)
 				if !r.running() {
 					t.Fatalf("verdicts were given up after %s", r.endedAt)
 				}
@@ -139,11 +139,11 @@ func TestAShutdownGivesVerdictsUpOnlyAfterTheirOwnGrace(t *testing.T) {
 func TestAShutdownWritesTheLastVerdictsWhenTheDatabaseComesBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(r *rig) {
-		r.log.Hooks.Settle = bustest.Times[[]bus.Settlement](8, bus.ErrUnavailable)
+		r.log.Hooks.Settle = bustest.Times[[]bus.Settlement](4, bus.ErrUnavailable)
 		events := r.log.Emit(happened, 5)
 		r.start()
 		r.stop()
-		bustest.Advance(8 * time.Second)
+		bustest.Advance(4 * time.Second)
 		r.wantCount("done", len(events))
 		if r.running() {
 			t.Error("Run has not returned after the last verdict")

@@ -42,15 +42,15 @@ func Run(ctx context.Context, logger *slog.Logger, jobs []Job) error {
 }
 
 // fire runs one job once.
-func fire(ctx context.Context, logger *slog.Logger, j Job) {
-	ctx, cancel := context.WithTimeout(ctx, jobTimeout)
+func fire(life context.Context, logger *slog.Logger, j Job) {
+	ctx, cancel := context.WithTimeout(life, jobTimeout)
 	defer cancel()
 	defer func() {
 		if v := recover(); v != nil {
 			logger.ErrorContext(ctx, "cron panicked", "cron", j.Name, "error", v, "stack", string(debug.Stack()))
 		}
 	}()
-	if err := j.Run(ctx); err != nil && ctx.Err() == nil {
+	if err := j.Run(ctx); err != nil && life.Err() == nil {
 		logger.ErrorContext(ctx, "cron failed", "cron", j.Name, "error", err)
 	}
 }

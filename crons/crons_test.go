@@ -96,6 +96,22 @@ func TestJobThatIsStillRunningIsSkippedAndEndedByTheShutdown(t *testing.T) {
 	})
 }
 
+func TestJobThatTakesTooLongIsEndedAndSaysSo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		stop := start(t, slog.New(slog.NewTextHandler(&log, nil)), Job{Name: "endless", Spec: "0 * * * *", Run: func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}})
+		pass(time.Hour + jobTimeout + time.Second)
+		stop()
+		if !strings.Contains(log.String(), "cron=endless") {
+			t.Errorf("a job that was ended for its time left no line: %q", log.String())
+		}
+	})
+}
+
 func TestSpecThatCannotBeReadIsAnErrorThatNamesTheJob(t *testing.T) {
 	t.Parallel()
 	err := Run(t.Context(), slog.New(slog.DiscardHandler), []Job{{Name: "odd", Spec: "every day"}})

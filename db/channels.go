@@ -50,8 +50,8 @@ func (n NewChannel) check() error {
 		return bus.Invalid("kind", "must be waha")
 	case n.PhoneNumber != "" && !phonePattern.MatchString(n.PhoneNumber):
 		return bus.Invalid("phone_number", "must be + and 8 to 15 digits (E.164)")
-	case n.WebhookSecret != "" && (len(n.WebhookSecret) < 8 || len(n.WebhookSecret) > 200):
-		return bus.Invalid("webhook_secret", "must have 8 to 200 bytes")
+	case n.WebhookSecret != "":
+		return bus.CheckSecret("webhook_secret", n.WebhookSecret)
 	}
 	return nil
 }
@@ -149,7 +149,7 @@ const inboundChannelSQL = `
 func (d *DB) InboundChannel(ctx context.Context, token string) (InboundChannel, error) {
 	var c InboundChannel
 	var sealed []byte
-	err := d.pool.QueryRow(ctx, inboundChannelSQL, named{"token_hash": hashToken(token)}).Scan(&c.ID, &c.OrgID, &sealed)
+	err := scan(ctx, d.pool, inboundChannelSQL, named{"token_hash": hashToken(token)}, &c.ID, &c.OrgID, &sealed)
 	if err != nil {
 		return InboundChannel{}, wrap("find channel", err)
 	}

@@ -22,7 +22,8 @@ type Options struct {
 	Due       func()        // called after a commit that made a delivery due; may be nil
 }
 
-// DefaultLease is the length of a lease (design: 30 s, renewed each 10 s).
+// DefaultLease is the length of a lease. It is renewed each third, so a holder may
+// miss two renewals; a crash delays what was in hand by no more than it.
 const DefaultLease = 30 * time.Second
 
 // DB is a pool of connections to one deskcomm database. It is safe for use by
@@ -31,6 +32,7 @@ type DB struct {
 	pool    *pgxpool.Pool
 	box     box
 	lease   time.Duration
+	inbound turns
 	emitted func()
 	due     func()
 }

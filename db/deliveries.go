@@ -22,10 +22,8 @@ const relayBatch = 1000
 // Relay moves one batch from the outbox to deliveries and returns how many
 // events that were.
 func (d *DB) Relay(ctx context.Context) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	var n int
-	err := d.pool.QueryRow(ctx, relayEventsSQL, named{"limit": relayBatch}).Scan(&n)
+	err := scan(ctx, d.pool, relayEventsSQL, named{"limit": relayBatch}, &n)
 	return n, wrap("relay events", err)
 }
 
@@ -52,8 +50,6 @@ type claimedRow struct {
 
 // Claim leases due deliveries of several consumers at once.
 func (d *DB) Claim(ctx context.Context, wants []bus.Want) ([]bus.Delivery, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	names, limits := make([]string, len(wants)), make([]int, len(wants))
 	for i, w := range wants {
 		names[i], limits[i] = w.Consumer, w.Limit
@@ -100,8 +96,6 @@ const extendLeasesSQL = `
 
 // Extend renews leases and returns those that another claim has taken.
 func (d *DB) Extend(ctx context.Context, leases []bus.Lease) ([]bus.Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, d.lease)
-	defer cancel()
 	args := leaseColumns(leases)
 	args["lease_time"] = d.lease
 	kept, err := collect[bus.Lease](ctx, d.pool, extendLeasesSQL, args)

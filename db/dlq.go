@@ -80,7 +80,7 @@ const replayDeadSQL = `
 	    update dead_delivery
 	       set state = 'replayed', resolved_at = clock_timestamp(), reason = nullif(@reason, '')
 	     where organization_id = @org_id and delivery_id = @id and state = 'dead'
-	       and (destination = '00000000-0000-0000-0000-000000000000' or consumer_id <> (select id from consumers where name = 'webhook-dispatch-worker')
+	       and (destination = '00000000-0000-0000-0000-000000000000' or consumer_id <> (select id from consumers where name = @webhooks)
 	            or exists (select from webhook_subscriptions s where s.id = destination and s.deleted_at is null))
 	    returning *
 	), pending as (
@@ -95,7 +95,8 @@ const replayDeadSQL = `
 // bus.ErrConflict when the delivery is not dead any more or its subscription is
 // deleted, and bus.ErrNotFound when it never was.
 func (t *OrgTx) Replay(ctx context.Context, id uuid.UUID, reason string) error {
-	if err := t.resolve(ctx, replayDeadSQL, "delivery.replayed", id, reason); err != nil {
+	args := named{"org_id": t.org, "id": id, "reason": reason, "webhooks": bus.WebhookDispatch}
+	if err := t.resolve(ctx, replayDeadSQL, "delivery.replayed", id, args); err != nil {
 		return err
 	}
 	t.due = true
@@ -118,17 +119,18 @@ func (t *OrgTx) Discard(ctx context.Context, id uuid.UUID, reason string) error 
 	if reason == "" {
 		return bus.Invalid("reason", "is required")
 	}
-	return t.resolve(ctx, discardDeadSQL, "delivery.discarded", id, reason)
+	return t.resolve(ctx, discardDeadSQL, "delivery.discarded", id, named{"org_id": t.org, "id": id, "reason": reason})
 }
 
 const deadExistsSQL = `select exists (select from dead_delivery where organization_id = @org_id and delivery_id = @id)`
 
 // resolve runs one person's decision and audits it in the same transaction.
-func (t *OrgTx) resolve(ctx context.Context, sql, action string, id uuid.UUID, reason string) error {
+func (t *OrgTx) resolve(ctx context.Context, sql, action string, id uuid.UUID, args named) error {
+	reason := fmt.Sprint(args["reason"])
 	if utf8.RuneCountInString(reason) > 500 {
 		return bus.Invalid("reason", "must have at most 500 characters")
 	}
-	done, err := one[resolved](ctx, t.tx, sql, named{"org_id": t.org, "id": id, "reason": reason})
+	done, err := one[resolved](ctx, t.tx, sql, args)
 	if err != nil && translate(err) != bus.ErrNotFound { //nolint:errorlint // translate returns the sentinel bare
 		return wrap(action, err)
 	}

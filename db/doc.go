@@ -1,10 +1,12 @@
-// Package db is the only home of SQL: the schema, the bus on Postgres, and one
-// file of statements for each aggregate.
+// Package db holds the program's SQL: the schema, the bus on Postgres, and one
+// file of statements for each aggregate. Only the making of the private database
+// itself is elsewhere, in app/localpg.
 //
 // # Who runs a statement
 //
-// The owner of the tables runs the bus, the inbound receivers and the jobs; its
-// statements name the organization themselves. Everything on behalf of an
+// The owner of the tables runs the bus, the inbound receivers and the jobs. The
+// bus works on keys that carry the organization, the jobs on all of them; every
+// other statement of the owner names it. Everything on behalf of an
 // organization goes through [DB.InOrg]: one transaction under the role
 // deskcomm_api, which sees the rows of that organization and no others, however
 // a statement is written.

@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -51,7 +53,8 @@ type InboundResult struct {
 }
 
 // Posts of one organization are applied one after the other: two of them may
-// bring the same new contact under two of its names.
+// bring the same new contact under two of its names. The lock is for other
+// processes; within this one turns are taken before.
 const lockInboundSQL = `select pg_advisory_xact_lock(hashtextextended('inbound:' || @org_id::text, 0))`
 
 const archivePostSQL = `
@@ -76,6 +79,11 @@ func (d *DB) Ingest(ctx context.Context, ch InboundChannel, post InboundPost) (I
 	if err != nil {
 		return InboundResult{}, wrap("archive post", err)
 	}
+	done, err := d.inbound.take(ctx, ch.OrgID)
+	if err != nil {
+		return InboundResult{}, fmt.Errorf("take turns: %w", translate(err))
+	}
+	defer done()
 	var result InboundResult
 	var emitted bool
 	err = d.inTx(ctx, func(tx pgx.Tx) error {
@@ -110,14 +118,7 @@ func (d *DB) Ingest(ctx context.Context, ch InboundChannel, post InboundPost) (I
 // the archive survives what goes wrong.
 func applyPost(ctx context.Context, tx pgx.Tx, ch InboundChannel, id uuid.UUID, env waha.Envelope, requestID string) (InboundResult, bool, error) {
 	in := &ingest{org: ch.OrgID, channel: ch.ID, envelope: env, requestID: requestID}
-	result, err := in.read()
-	if err == nil && result.Status == "" {
-		err = pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) (err error) {
-			in.tx = inner
-			result, err = in.apply(ctx)
-			return err
-		})
-	}
+	result, err := in.readAndApply(ctx, tx)
 	if err != nil {
 		if errors.Is(translate(err), bus.ErrUnavailable) || ctx.Err() != nil {
 			return InboundResult{}, false, err
@@ -129,12 +130,13 @@ func applyPost(ctx context.Context, tx pgx.Tx, ch InboundChannel, id uuid.UUID, 
 	return result, in.emitted, wrap("close post", err)
 }
 
+// A post rests between two tries, so that the jobs of several processes do not
+// spend its tries within one minute.
 const failedPostsSQL = `
-	select w.id, w.channel_session_id, w.organization_id, w.raw_body
-	  from inbound_webhooks w
-	  join channel_sessions c on c.id = w.channel_session_id and c.archived_at is null
-	 where w.status = 'error'
-	 order by w.created_at
+	select id, channel_session_id, organization_id, raw_body, created_at
+	  from inbound_webhooks
+	 where status = 'error' and processed_at < clock_timestamp() - interval '30 seconds'
+	 order by created_at
 	 limit 100`
 
 type failedPost struct {
@@ -142,6 +144,7 @@ type failedPost struct {
 	ChannelSessionID uuid.UUID
 	OrganizationID   uuid.UUID
 	RawBody          []byte
+	CreatedAt        time.Time
 }
 
 // RetryInbound applies again the archived posts whose application failed. After
@@ -158,21 +161,37 @@ func (d *DB) RetryInbound(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-const lockPostSQL = `select status = 'error' from inbound_webhooks where id = @id for update`
+const lockPostSQL = `
+	select w.status = 'error' and w.processed_at < clock_timestamp() - interval '30 seconds', c.archived_at is not null
+	  from inbound_webhooks w
+	  join channel_sessions c on c.id = w.channel_session_id
+	 where w.organization_id = @org_id and w.id = @id
+	   for update of w`
+
+// reasonChannelDeleted ends a post whose channel was deleted before it could be
+// applied.
+const reasonChannelDeleted = "channel_deleted"
 
 func (d *DB) retryPost(ctx context.Context, p failedPost) error {
 	env, err := waha.ParseEnvelope(p.RawBody)
 	if err != nil {
 		return wrap("read archived post "+p.ID.String(), err)
 	}
+	env.ReceivedAt = p.CreatedAt
 	var emitted bool
 	err = d.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockInboundSQL, named{"org_id": p.OrganizationID}); err != nil {
 			return wrap("take turns", err)
 		}
-		var due bool
-		if err := tx.QueryRow(ctx, lockPostSQL, named{"id": p.ID}).Scan(&due); err != nil || !due {
+		var due, orphan bool
+		if err := scan(ctx, tx, lockPostSQL, named{"org_id": p.OrganizationID, "id": p.ID}, &due, &orphan); err != nil || !due {
 			return wrap("lock archived post", err)
+		}
+		if orphan {
+			_, err := tx.Exec(ctx, closePostSQL, named{
+				"org_id": p.OrganizationID, "id": p.ID, "status": InboundIgnored, "reason": reasonChannelDeleted,
+			})
+			return wrap("close post", err)
 		}
 		_, emitted, err = applyPost(ctx, tx, InboundChannel{ID: p.ChannelSessionID, OrgID: p.OrganizationID}, p.ID, env, "")
 		return err

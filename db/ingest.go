@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -21,6 +22,26 @@ type ingest struct {
 	requestID string
 	update    waha.Update
 	emitted   bool
+}
+
+// readAndApply reads the envelope and applies what it says within a savepoint. A
+// panic on the way is an error like any other: the archive must outlive it.
+func (in *ingest) readAndApply(ctx context.Context, tx pgx.Tx) (result InboundResult, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v", v)
+		}
+	}()
+	result, err = in.read()
+	if err != nil || result.Status != "" {
+		return result, err
+	}
+	err = pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) (err error) {
+		in.tx = inner
+		result, err = in.apply(ctx)
+		return err
+	})
+	return result, err
 }
 
 // read turns the envelope into an update. A result is returned when there is

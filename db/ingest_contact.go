@@ -59,6 +59,13 @@ func (in *ingest) contact(ctx context.Context, who waha.Identity, pushName strin
 	}
 	contact := known[0]
 	for _, other := range known[1:] {
+		// What another contact keeps cannot be learned.
+		if other.PhoneNumber != nil && *other.PhoneNumber == phone {
+			phone = ""
+		}
+		if other.PhoneNumber != nil && other.WALID != nil && *other.WALID == who.LID {
+			who.LID = ""
+		}
 		// Two phone contacts are the two forms of one number, which people may
 		// have stored apart on purpose. Only a contact without a phone is absorbed.
 		if other.PhoneNumber == nil {

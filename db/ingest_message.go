@@ -15,7 +15,7 @@ import (
 
 const (
 	previewRunes = 280              // of body_preview, which automations match on
-	staleAfter   = 10 * time.Minute // an older message at its arrival triggers nothing (WAHA contract §8)
+	staleAfter   = 10 * time.Minute // an older message at its arrival triggers nothing in case a gateway delivers a backlog
 )
 
 const messageByBareIDSQL = `

@@ -22,7 +22,13 @@ const advanceMessageSQL = `
 	   set status = @status,
 	       delivered_at = case when @status in ('delivered', 'read') then coalesce(delivered_at, @at, clock_timestamp()) else delivered_at end,
 	       read_at = case when @status = 'read' then coalesce(read_at, @at, clock_timestamp()) else read_at end
-	 where organization_id = @org_id and id = @id`
+	 where organization_id = @org_id and id = @id
+	returning delivered_at, read_at`
+
+type messageTimes struct {
+	DeliveredAt *time.Time
+	ReadAt      *time.Time
+}
 
 const readConversationSQL = `
 	update conversations set unread_count = 0 where organization_id = @org_id and id = @id`
@@ -57,7 +63,7 @@ func (in *ingest) advance(ctx context.Context, m storedMessage, a waha.Ack) (str
 	if late || to != "failed" && rank(to) <= rank(m.Status) || to == m.Status {
 		return reasonNothingNew, nil
 	}
-	_, err := in.tx.Exec(ctx, advanceMessageSQL, named{"org_id": in.org, "id": m.ID, "status": to, "at": timeOrNil(a.At)})
+	times, err := one[messageTimes](ctx, in.tx, advanceMessageSQL, named{"org_id": in.org, "id": m.ID, "status": to, "at": timeOrNil(a.At)})
 	if err != nil {
 		return "", wrap("update message status", err)
 	}
@@ -73,19 +79,14 @@ func (in *ingest) advance(ctx context.Context, m storedMessage, a waha.Ack) (str
 	switch to {
 	case "sent":
 		addBody(payload, m.Body)
-	case "delivered", "read":
-		payload[to+"_at"] = atOrNow(a.At)
+	case "delivered":
+		payload["delivered_at"] = times.DeliveredAt.UTC()
+	case "read":
+		payload["read_at"] = times.ReadAt.UTC()
 	case "failed":
 		payload["error_code"], payload["error_message"], payload["retryable"] = "waha_ack_error", "the gateway reported an error", false
 	}
 	return reasonMessageUpdated, in.emit(ctx, fact, "message", m.ID, payload)
-}
-
-func atOrNow(t time.Time) time.Time {
-	if t.IsZero() {
-		return time.Now().UTC()
-	}
-	return t.UTC()
 }
 
 const editMessageSQL = `

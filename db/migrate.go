@@ -120,7 +120,7 @@ const schemaVersionSQL = `select coalesce(max(version_id), 0) from goose_db_vers
 // CheckSchema is nil when the schema is the one that this program works with.
 func (d *DB) CheckSchema(ctx context.Context) error {
 	var have int64
-	if err := d.pool.QueryRow(ctx, schemaVersionSQL).Scan(&have); err != nil {
+	if err := scan(ctx, d.pool, schemaVersionSQL, named{}, &have); err != nil {
 		return wrap("read schema version", err)
 	}
 	know, err := knownSchema()

@@ -86,7 +86,7 @@ const organizationExistsSQL = `select exists (select from organizations where id
 // HasOrganization reports whether a tenant exists.
 func (d *DB) HasOrganization(ctx context.Context, id uuid.UUID) (bool, error) {
 	var exists bool
-	err := d.pool.QueryRow(ctx, organizationExistsSQL, named{"id": id}).Scan(&exists)
+	err := scan(ctx, d.pool, organizationExistsSQL, named{"id": id}, &exists)
 	return exists, wrap("look for organization", err)
 }
 

@@ -244,9 +244,11 @@ table event_position
 table frozen_body
     delivery_id uuid not null
     organization_id uuid not null
+    destination uuid not null
     body bytea not null
     created_at timestamp with time zone not null default clock_timestamp()
     frozen_body_pkey PRIMARY KEY (delivery_id)
+    CREATE INDEX frozen_body_destination_idx ON public.frozen_body USING btree (destination)
     policy own_organization using ((organization_id = current_organization()))
     deskcomm_api may delete, select
 

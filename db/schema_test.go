@@ -46,8 +46,8 @@ const describeSchema = `
 	     where a.grantee = 'deskcomm_api'::regrole
 	     group by t.name
 	    union all
-	    select '~' || p.proname, 7, 0, format(E'\nfunction %s(%s) returns %s', p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid))
-	      from pg_proc p where p.pronamespace = 'public'::regnamespace
+	    select '~' || p.proname, 7, 0, E'\n' || rtrim(pg_get_functiondef(p.oid), E'\n')
+	      from pg_proc p where p.pronamespace = 'public'::regnamespace and p.prokind = 'f'
 	) s
 	 order by name, part, n`
 

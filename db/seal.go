@@ -97,7 +97,7 @@ func (d *DB) ClaimMasterKey(ctx context.Context) error {
 		return ErrNoMasterKey
 	}
 	var mine bool
-	err := d.pool.QueryRow(ctx, claimMasterKeySQL, named{"fingerprint": d.box.fingerprint}).Scan(&mine)
+	err := scan(ctx, d.pool, claimMasterKeySQL, named{"fingerprint": d.box.fingerprint}, &mine)
 	if err = translate(err); errors.Is(err, bus.ErrNotFound) {
 		return errors.New("DESKCOMM_MASTER_KEY is not the key that this database's secrets were encrypted with; " +
 			"give every process of the installation the same key")

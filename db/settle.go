@@ -106,8 +106,6 @@ const maxErrorText = 4096
 // Settle brings claimed deliveries to their verdicts and returns the leases that
 // were no longer valid.
 func (d *DB) Settle(ctx context.Context, settlements []bus.Settlement) ([]bus.Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	leases := make([]bus.Lease, len(settlements))
 	for i, s := range settlements {
 		leases[i] = s.Delivery.Lease()

@@ -98,7 +98,7 @@ const openSetupSQL = `
 func (d *DB) OpenSetup(ctx context.Context) (string, error) {
 	token := base64.RawURLEncoding.EncodeToString(randomBytes(32))
 	var opened bool
-	err := d.pool.QueryRow(ctx, openSetupSQL, named{"hash": hashToken(token), "life": SetupLinkLife}).Scan(&opened)
+	err := scan(ctx, d.pool, openSetupSQL, named{"hash": hashToken(token), "life": SetupLinkLife}, &opened)
 	if err = translate(err); err == bus.ErrNotFound { //nolint:errorlint // translate returns the sentinel bare
 		return "", nil
 	}
@@ -111,7 +111,7 @@ const setupTokenSQL = `
 // CheckSetup reports whether token opens the setup page now.
 func (d *DB) CheckSetup(ctx context.Context, token string) (bool, error) {
 	var hash []byte
-	err := d.pool.QueryRow(ctx, setupTokenSQL).Scan(&hash)
+	err := scan(ctx, d.pool, setupTokenSQL, named{}, &hash)
 	if err = translate(err); err == bus.ErrNotFound { //nolint:errorlint // translate returns the sentinel bare
 		return false, nil
 	}

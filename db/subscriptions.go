@@ -2,9 +2,7 @@ package db
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -43,15 +41,11 @@ func (n NewSubscription) check() error {
 			return err
 		}
 	}
-	if n.Secret != "" && (len(n.Secret) < 8 || len(n.Secret) > 200) {
-		return bus.Invalid("secret", "must have 8 to 200 bytes")
+	if n.Secret == "" {
+		return nil
 	}
-	if key, ok := strings.CutPrefix(n.Secret, "whsec_"); ok {
-		if _, err := base64.StdEncoding.Strict().DecodeString(key); err != nil {
-			return bus.Invalid("secret", "must go on in padded base64 after whsec_")
-		}
-	}
-	return nil
+	_, err := bus.WebhookKey("secret", n.Secret)
+	return err
 }
 
 const insertSubscriptionSQL = `
@@ -122,7 +116,7 @@ const deleteSubscriptionSQL = `
 	with waiting as materialized (
 	    select consumer_id, destination, organization_id, lane, seq
 	      from delivery
-	     where consumer_id = (select id from consumers where name = 'webhook-dispatch-worker')
+	     where consumer_id = (select id from consumers where name = @consumer)
 	       and destination = @id and organization_id = @org_id
 	     order by consumer_id, destination, organization_id, lane, seq
 	       for update
@@ -137,6 +131,8 @@ const deleteSubscriptionSQL = `
 	     where d.consumer_id = w.consumer_id and d.destination = w.destination and d.organization_id = w.organization_id
 	       and d.lane = w.lane and d.seq = w.seq
 	    returning d.*
+	), thawed as (
+	    delete from frozen_body b using gone g where b.organization_id = @org_id and b.destination = g.id
 	), receipts as (
 	    insert into receipt (organization_id, consumer_id, outcome, reason, first_event_id, last_event_id, event_ids, destinations, attempts)
 	    select organization_id, consumer_id, 'discarded', 'the subscription was deleted',
@@ -151,7 +147,7 @@ const deleteSubscriptionSQL = `
 // discarded and say so; its dead ones stay listed.
 func (t *OrgTx) DeleteSubscription(ctx context.Context, id uuid.UUID) error {
 	var discarded int
-	err := t.tx.QueryRow(ctx, deleteSubscriptionSQL, named{"org_id": t.org, "id": id}).Scan(&discarded)
+	err := t.tx.QueryRow(ctx, deleteSubscriptionSQL, named{"org_id": t.org, "id": id, "consumer": bus.WebhookDispatch}).Scan(&discarded)
 	if err != nil {
 		return wrap("delete subscription", err)
 	}
@@ -175,7 +171,7 @@ const webhookTargetSQL = `
 func (d *DB) WebhookTarget(ctx context.Context, org, id uuid.UUID) (Target, error) {
 	var target Target
 	var sealed []byte
-	if err := d.pool.QueryRow(ctx, webhookTargetSQL, named{"org_id": org, "id": id}).Scan(&target.URL, &sealed); err != nil {
+	if err := scan(ctx, d.pool, webhookTargetSQL, named{"org_id": org, "id": id}, &target.URL, &sealed); err != nil {
 		return Target{}, wrap("load subscription", err)
 	}
 	if sealed == nil {

@@ -159,25 +159,32 @@ func TestAPIRoleEmitsForItsOwnOrganizationOnly(t *testing.T) {
 
 func TestSubscriptionReceivesNoEventOfAnotherOrganization(t *testing.T) {
 	t.Parallel()
-	url := dbtest.Fresh(t)
-	d := dbtest.Open(t, url, db.Options{})
-	a := world{T: t, db: d, url: url, org: dbtest.Org(t, d)}
-	b := world{T: t, db: d, url: url, org: dbtest.Org(t, d)}
-	const dispatch = "webhook-dispatch-worker"
-	c := bus.Consumer{Name: dispatch, Effect: bus.EffectAtLeastOnce, Retry: bus.DefaultRetry()}
-	if err := d.RegisterConsumers(t.Context(), []bus.Consumer{c}); err != nil {
-		t.Fatal(err)
-	}
+	a := withWebhooks(t)
+	b := a
+	b.org = dbtest.Org(t, a.db)
 	typ := ownType()
 	a.emit(typ) // before there is a subscription: not for it
 	sub := a.subscribe("*")
 	b.emit(typ)
 	mine := a.emit(typ)
 	a.relay()
-	claimed := a.claim(dispatch, 10)
+	claimed := a.claim(bus.WebhookDispatch, 10)
 	if len(claimed) != 1 || claimed[0].Event.ID != mine || claimed[0].Destination != sub {
 		t.Errorf("claimed %+v, want the one event that its own organization emitted after subscribing", claimed)
 	}
+}
+
+// withWebhooks is a world on a database of its own, where the one consumer of all
+// subscriptions is registered.
+func withWebhooks(t *testing.T) world {
+	t.Helper()
+	url := dbtest.Fresh(t)
+	d := dbtest.Open(t, url, db.Options{})
+	c := bus.Consumer{Name: bus.WebhookDispatch, Effect: bus.EffectAtLeastOnce, Retry: bus.DefaultRetry()}
+	if err := d.RegisterConsumers(t.Context(), []bus.Consumer{c}); err != nil {
+		t.Fatal(err)
+	}
+	return world{T: t, db: d, url: url, org: dbtest.Org(t, d)}
 }
 
 func (w world) subscribe(patterns ...string) uuid.UUID {
@@ -195,34 +202,27 @@ func (w world) subscribe(patterns ...string) uuid.UUID {
 
 func TestDeletedSubscriptionDiscardsWhatWaitsAndRefusesReplay(t *testing.T) {
 	t.Parallel()
-	url := dbtest.Fresh(t)
-	d := dbtest.Open(t, url, db.Options{})
-	w := world{T: t, db: d, url: url, org: dbtest.Org(t, d)}
-	const dispatch = "webhook-dispatch-worker"
-	c := bus.Consumer{Name: dispatch, Effect: bus.EffectAtLeastOnce, Retry: bus.DefaultRetry()}
-	if err := d.RegisterConsumers(t.Context(), []bus.Consumer{c}); err != nil {
-		t.Fatal(err)
-	}
+	w := withWebhooks(t)
 	sub := w.subscribe("custom.*")
 	dying, waiting := w.emit(ownType()), w.emit(ownType())
 	w.relay()
-	claimed := w.claim(dispatch, 2)
+	claimed := w.claim(bus.WebhookDispatch, 2)
 	dead, sending := claimed[0], claimed[1]
 	if dead.Event.ID != dying {
 		dead, sending = sending, dead
 	}
 	w.settle(dead, bus.VerdictDead, "refused")
-	err := d.InOrg(t.Context(), w.org, dbtest.Actor(), func(tx *db.OrgTx) error { return tx.DeleteSubscription(t.Context(), sub) })
+	err := w.db.InOrg(t.Context(), w.org, dbtest.Actor(), func(tx *db.OrgTx) error { return tx.DeleteSubscription(t.Context(), sub) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	if lost := w.settle(sending, bus.VerdictDone, ""); len(lost) != 1 {
 		t.Error("the verdict over a delivery that was discarded meanwhile was accepted")
 	}
-	if got := w.states(waiting)[dispatch]; got != "discarded 1/8" {
+	if got := w.states(waiting)[bus.WebhookDispatch]; got != "discarded 1/8" {
 		t.Errorf("the waiting delivery is %q, want it discarded", got)
 	}
-	err = d.InOrg(t.Context(), w.org, dbtest.Actor(), func(tx *db.OrgTx) error { return tx.Replay(t.Context(), dead.ID, "") })
+	err = w.db.InOrg(t.Context(), w.org, dbtest.Actor(), func(tx *db.OrgTx) error { return tx.Replay(t.Context(), dead.ID, "") })
 	if !errors.Is(err, bus.ErrConflict) {
 		t.Errorf("replay to a deleted subscription = %v, want a conflict", err)
 	}
@@ -230,20 +230,13 @@ func TestDeletedSubscriptionDiscardsWhatWaitsAndRefusesReplay(t *testing.T) {
 
 func TestWebhookEventIsNotDeliveredToTheSubscriptionItNames(t *testing.T) {
 	t.Parallel()
-	url := dbtest.Fresh(t)
-	d := dbtest.Open(t, url, db.Options{})
-	w := world{T: t, db: d, url: url, org: dbtest.Org(t, d)}
-	const dispatch = "webhook-dispatch-worker"
-	c := bus.Consumer{Name: dispatch, Effect: bus.EffectAtLeastOnce, Retry: bus.DefaultRetry()}
-	if err := d.RegisterConsumers(t.Context(), []bus.Consumer{c}); err != nil {
-		t.Fatal(err)
-	}
+	w := withWebhooks(t)
 	broken, other := w.subscribe("*"), w.subscribe("webhook.*")
 	payload, err := json.Marshal(map[string]any{"subscription_id": broken})
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = d.InOrg(t.Context(), w.org, dbtest.Actor(), func(tx *db.OrgTx) error {
+	err = w.db.InOrg(t.Context(), w.org, dbtest.Actor(), func(tx *db.OrgTx) error {
 		_, err := tx.Emit(t.Context(), db.NewEvent{Type: "webhook.delivery_failed", EntityKind: "webhook_subscription", Payload: payload})
 		return err
 	})
@@ -251,7 +244,7 @@ func TestWebhookEventIsNotDeliveredToTheSubscriptionItNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.relay()
-	claimed := w.claim(dispatch, 10)
+	claimed := w.claim(bus.WebhookDispatch, 10)
 	if len(claimed) != 1 || claimed[0].Destination != other {
 		t.Errorf("claimed %d deliveries, want only the one of the subscription that is not named", len(claimed))
 	}

@@ -126,9 +126,11 @@ create table attempt (
 create table frozen_body (
     delivery_id     uuid primary key,
     organization_id uuid not null,
+    destination     uuid not null,
     body            bytea not null,
     created_at      timestamptz not null default clock_timestamp()
 );
+create index frozen_body_destination_idx on frozen_body (destination);
 
 -- +goose StatementBegin
 -- relay_events gives the visible events of the outbox their place, makes a delivery for each of their consumers, and
@@ -137,36 +139,35 @@ create function relay_events(p_limit int) returns int
 language plpgsql
 as $$
 declare
-    v_last  bigint;
-    v_count int;
+    v_last   bigint;
+    v_taken  int;
+    v_placed int;
 begin
     if not exists (select from outbox) then
         return 0;
     end if;
     -- Whoever holds this row relays. The next statement sees what the previous holder has committed.
     select last_seq into v_last from relay_state for update;
-    with batch as materialized (
-        select emit_no, event_id, organization_id, event_type, created_at,
-               v_last + row_number() over (order by emit_no) as seq
-          from (select * from outbox order by emit_no limit p_limit) o
+    with taken as materialized (
+        select * from outbox order by emit_no limit p_limit
     ), relayed as (
-        delete from outbox o using batch b where o.emit_no = b.emit_no
-    ), placed as (
+        delete from outbox o using taken t where o.emit_no = t.emit_no
+    ), batch as materialized (
         -- An event that has its place already has its deliveries too.
+        select event_id, organization_id, event_type, created_at, v_last + row_number() over (order by emit_no) as seq
+          from taken t
+         where not exists (select from event_position p where p.event_id = t.event_id)
+    ), placed as (
         insert into event_position (seq, event_id, organization_id, event_type)
         select seq, event_id, organization_id, event_type from batch
-        on conflict (event_id) do nothing
-        returning seq
     ), made as (
         insert into delivery (consumer_id, destination, organization_id, seq, event_id, due_at)
         select c.id, '00000000-0000-0000-0000-000000000000', b.organization_id, b.seq, b.event_id, clock_timestamp()
           from batch b
-          join placed using (seq)
           join consumers c on b.event_type = any (c.event_types) and c.starts_at <= b.created_at
         union all
         select c.id, s.id, b.organization_id, b.seq, b.event_id, clock_timestamp()
           from batch b
-          join placed using (seq)
           join webhook_subscriptions s
             on s.organization_id = b.organization_id
            and s.event_types && array[b.event_type, split_part(b.event_type, '.', 1) || '.*', '*']
@@ -180,9 +181,9 @@ begin
                  where e.id = b.event_id
                    and s.id::text in (e.entity_id::text, e.payload ->> 'subscription_id'))
     )
-    select count(*) into v_count from batch;
-    update relay_state set last_seq = v_last + v_count;
-    return v_count;
+    select (select count(*) from taken), (select count(*) from batch) into v_taken, v_placed;
+    update relay_state set last_seq = v_last + v_placed;
+    return v_taken;
 end $$;
 -- +goose StatementEnd
 

@@ -33,6 +33,10 @@ func New(store *db.DB, logger *slog.Logger) http.Handler {
 	mux := chi.NewRouter()
 	mux.Post("/v1/webhooks/waha/{token}", r.waha)
 	mux.NotFound(func(w http.ResponseWriter, r *http.Request) { problem.Write(w, r, problem.NotFound()) })
+	mux.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
+		problem.Write(w, r, problem.New(http.StatusMethodNotAllowed, problem.CodeMethodNotAllowed, "receivers take POST").
+			WithHeader("Allow", http.MethodPost))
+	})
 	return mux
 }
 
@@ -118,7 +122,7 @@ func (r *receiver) report(req *http.Request, channel db.InboundChannel, result d
 		level = slog.LevelError
 	}
 	r.logger.Log(req.Context(), level, "gateway post taken", "org_id", channel.OrgID, "channel_session_id", channel.ID,
-		"outcome", result.Status, "reason", result.Reason)
+		"outcome", result.Status, "reason", result.Reason, "request_id", problem.RequestID(req.Context()))
 }
 
 func answer(w http.ResponseWriter, result db.InboundResult) {
@@ -162,8 +166,8 @@ func refuseBody(w http.ResponseWriter, req *http.Request, err error) {
 // repeat it.
 func (r *receiver) fail(w http.ResponseWriter, req *http.Request, err error) {
 	p, known := problem.From(err)
-	if !known {
-		r.logger.ErrorContext(req.Context(), "take gateway post", "error", err)
+	if !known || errors.Is(err, bus.ErrUnavailable) {
+		r.logger.ErrorContext(req.Context(), "take gateway post", "error", err, "request_id", problem.RequestID(req.Context()))
 	}
 	if errors.Is(err, bus.ErrNotFound) {
 		p = problem.NotFound()

@@ -363,6 +363,15 @@ func TestFailedApplicationKeepsThePostAndIsTriedAgain(t *testing.T) {
 	if err := d.RetryInbound(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	if n := g.count("select count(*) from messages where organization_id = $1"); n != 0 {
+		t.Errorf("%d messages right after the failure, want the post to rest first", n)
+	}
+	if _, err := conn.Exec(t.Context(), "update inbound_webhooks set processed_at = processed_at - interval '1 minute'"); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.RetryInbound(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if n := g.count("select count(*) from messages where organization_id = $1"); n != 1 {
 		t.Errorf("%d messages after the retry, want one", n)
 	}
