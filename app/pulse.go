@@ -11,12 +11,13 @@ import (
 	"github.com/deskcomm/deskcomm/bus"
 )
 
-// stale is how long a loop may go without a sign of life before the process is
-// not ready.
-const stale = 30 * time.Second
+// leastStale is how long a loop may go at least without a sign of life before the
+// process is not ready.
+const leastStale = 30 * time.Second
 
 // pulse records when each loop last got something done.
 type pulse struct {
+	stale    time.Duration // longer than leases: a busy worker may only renew them
 	mu       sync.Mutex
 	beats    map[string]time.Time
 	stopping bool
@@ -46,7 +47,7 @@ func (p *pulse) check(context.Context) error {
 	}
 	var still []string
 	for name, at := range p.beats {
-		if time.Since(at) > stale {
+		if time.Since(at) > max(p.stale, leastStale) {
 			still = append(still, name)
 		}
 	}
@@ -87,6 +88,14 @@ func (w watchedLog) Claim(ctx context.Context, wants []bus.Want) ([]bus.Delivery
 		w.beat()
 	}
 	return claimed, err
+}
+
+func (w watchedLog) Settle(ctx context.Context, settlements []bus.Settlement) ([]bus.Lease, error) {
+	lost, err := w.Log.Settle(ctx, settlements)
+	if err == nil {
+		w.beat()
+	}
+	return lost, err
 }
 
 func (w watchedLog) Extend(ctx context.Context, leases []bus.Lease) ([]bus.Lease, error) {

@@ -14,8 +14,10 @@ import (
 )
 
 const (
-	poll  = time.Second      // the promise behind every wake-up
-	grace = 25 * time.Second // below the 30 s after which containers are killed
+	poll = time.Second // the promise behind every wake-up
+	// Requests and work in hand get this long together: with the last verdicts and
+	// Postgres's own end it stays below the 30 s after which containers are killed.
+	grace = 20 * time.Second
 )
 
 // loop is a part of the server that runs until its context ends.
@@ -24,9 +26,9 @@ type loop struct {
 	run  func(ctx context.Context) error
 }
 
-// run starts every loop and ends them in order when ctx does: readiness, HTTP,
-// then claiming and the clock; the drain loop waits for the work in hand. A loop
-// that returns early ends the process: nothing dies unseen.
+// run starts every loop and ends them when ctx does: readiness first, then new
+// requests, claiming and the clock at once, while requests and deliveries in hand
+// get the grace. A loop that returns early ends the process: nothing dies unseen.
 func (s *server) run(ctx context.Context) error {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -60,9 +62,8 @@ func (s *server) run(ctx context.Context) error {
 		s.logger.InfoContext(ctx, "stopping")
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()
-		err := srv.Shutdown(last)
 		stop()
-		if err != nil {
+		if err := srv.Shutdown(last); err != nil {
 			s.logger.WarnContext(last, "requests cut off", "error", err)
 			return srv.Close()
 		}

@@ -53,14 +53,17 @@ func (s serveCmd) Run(ctx context.Context, con console, c *Common) (err error) {
 
 	srv := &server{
 		config: s.ServerConfig, logger: logger, where: where, listener: listener, policy: policy, version: con.version,
+		pulse:     pulse{stale: s.Lease},
 		relayWake: make(chan struct{}, 1), drainWake: make(chan struct{}, 1),
 	}
 	if err := srv.prepare(ctx, key); err != nil {
 		return err
 	}
 	defer srv.store.Close()
-	if err := srv.welcome(ctx, con.out); err != nil {
-		return err
+	if srv.config.has("api") {
+		if err := srv.welcome(ctx, con.out); err != nil {
+			return err
+		}
 	}
 	return srv.run(ctx)
 }
@@ -93,7 +96,7 @@ func (s *server) prepare(ctx context.Context, key []byte) error {
 	}
 	s.store = store
 	s.handlers = handlers.All(handlers.Deps{
-		DB: store, Policy: s.policy, Ladder: s.config.RetryLadder, Version: s.version, Logger: s.logger,
+		DB: store, Policy: s.policy, Ladder: s.config.RetryLadder, Version: s.version,
 	})
 	steps := []func(context.Context) error{
 		func(ctx context.Context) error { return s.where.migrate(ctx, s.logger) },

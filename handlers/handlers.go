@@ -3,7 +3,6 @@
 package handlers
 
 import (
-	"log/slog"
 	"time"
 
 	"github.com/deskcomm/deskcomm/bus"
@@ -19,7 +18,6 @@ type Deps struct {
 	Policy  urlpolicy.Policy
 	Ladder  []time.Duration // replaces every retry ladder when not empty
 	Version string
-	Logger  *slog.Logger
 }
 
 // All returns every consumer of the program.

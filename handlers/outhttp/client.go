@@ -89,9 +89,6 @@ func New(o Options) *Client {
 	}
 }
 
-// CloseIdle closes the connections that are kept for reuse.
-func (c *Client) CloseIdle() { c.transport.CloseIdleConnections() }
-
 // Request is what one attempt sends.
 type Request struct {
 	Method string // default POST

@@ -19,9 +19,7 @@ type Body struct {
 	DeliveryID uuid.UUID
 	// Payload is the event's own, a JSON object; empty and null count as {}.
 	Payload json.RawMessage
-	// Lead and Contact are added to the payload when they are not nil.
-	Lead    *Lead
-	Contact *Contact
+	Contact *Contact        // added to the payload when it is not nil
 }
 
 // Encode returns the body on one line. Numbers and strings of the payload keep
@@ -40,9 +38,9 @@ func (b Body) Encode() ([]byte, error) {
 	}{b.EventType, stamp(b.OccurredAt), stamp(b.HappenedAt), b.DeliveryID, data})
 }
 
-// data adds the projections behind the payload's own keys. A key that the payload
-// has already stays as it is: the event is the fact, the projection a courtesy, and
-// a receiver must be able to trust that no fact was replaced.
+// data adds the contact behind the payload's own keys. A key that the payload has
+// already stays as it is: the event is the fact, the projection a courtesy, and a
+// receiver must be able to trust that no fact was replaced.
 func (b Body) data() (json.RawMessage, error) {
 	payload := bytes.TrimSpace(b.Payload)
 	if len(payload) == 0 || string(payload) == "null" {
@@ -52,35 +50,20 @@ func (b Body) data() (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
+	const key = "contact"
+	if b.Contact == nil || keys[key] {
+		return payload, nil
+	}
+	text, err := encode(*b.Contact)
+	if err != nil {
+		return nil, err
+	}
 	data := bytes.Clone(payload[:len(payload)-1]) // without the closing brace
-	members := len(keys)
-	add := func(key string, value any) error {
-		if keys[key] {
-			return nil
-		}
-		text, err := encode(value)
-		if err != nil {
-			return err
-		}
-		if members > 0 {
-			data = append(data, ',')
-		}
-		members++
-		data = append(data, `"`+key+`":`...)
-		data = append(data, text...)
-		return nil
+	if len(keys) > 0 {
+		data = append(data, ',')
 	}
-	if b.Lead != nil {
-		if err := add("lead", *b.Lead); err != nil {
-			return nil, err
-		}
-	}
-	if b.Contact != nil {
-		if err := add("contact", *b.Contact); err != nil {
-			return nil, err
-		}
-	}
-	return append(data, '}'), nil
+	data = append(data, `"`+key+`":`...)
+	return append(append(data, text...), '}'), nil
 }
 
 var errNotObject = errors.New("the payload must be one JSON object")

@@ -14,10 +14,6 @@ import (
 	"github.com/deskcomm/deskcomm/handlers/outhttp"
 )
 
-// ConsumerName is the consumer of every webhook subscription; the subscription
-// is the destination.
-const ConsumerName = "webhook-dispatch-worker"
-
 // Concurrency is how many deliveries one process sends at a time. They wait for
 // receivers, not for this machine.
 const Concurrency = 128
@@ -38,7 +34,7 @@ func New(store *db.DB, client *outhttp.Client) *Dispatcher {
 // Consumer says that subscriptions decide which events come here.
 func (*Dispatcher) Consumer() bus.Consumer {
 	return bus.Consumer{
-		Name: ConsumerName, Effect: bus.EffectAtLeastOnce, Retry: bus.DefaultRetry(),
+		Name: bus.WebhookDispatch, Effect: bus.EffectAtLeastOnce, Retry: bus.DefaultRetry(),
 		Concurrency: Concurrency,
 		Timeout:     20 * time.Second, // beyond the client's own budget of 10 s, for the database
 	}
@@ -49,12 +45,15 @@ func (*Dispatcher) Consumer() bus.Consumer {
 func (w *Dispatcher) Handle(ctx context.Context, d *bus.Delivery) error {
 	target, err := w.store.WebhookTarget(ctx, d.OrgID, d.Destination)
 	if errors.Is(err, bus.ErrNotFound) {
-		return bus.Skip("the subscription was deleted")
+		return errDeleted()
 	}
 	if err != nil {
 		return err
 	}
 	body, err := w.body(ctx, d)
+	if errors.Is(err, bus.ErrNotFound) {
+		return errDeleted()
+	}
 	if err != nil {
 		return err
 	}
@@ -69,6 +68,8 @@ func (w *Dispatcher) Handle(ctx context.Context, d *bus.Delivery) error {
 	d.Detail = &bus.AttemptDetail{StartedAt: started, Duration: res.Duration, StatusCode: res.Status, Response: res.Text()}
 	return verdict(Decide(res, err, d.Budgeted, time.Now()))
 }
+
+func errDeleted() error { return bus.Skip("the subscription was deleted") }
 
 // body returns the frozen body of the delivery, which it makes at the first
 // attempt.
@@ -90,7 +91,7 @@ func (w *Dispatcher) body(ctx context.Context, d *bus.Delivery) ([]byte, error) 
 	if err != nil {
 		return nil, bus.Permanent(err)
 	}
-	return w.store.FreezeBody(ctx, d.OrgID, d.ID, body)
+	return w.store.FreezeBody(ctx, d.OrgID, d.ID, d.Destination, body)
 }
 
 // contact returns the contact that the event names, nil when it names none that

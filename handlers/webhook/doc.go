@@ -21,10 +21,9 @@
 // several subscriptions of one receiver share.
 //
 // The body is one line: event, occurred_at, happened_at, delivery_id, data, in this
-// order. data is the payload of the event as it was emitted, with lead or contact
-// added when the subscriber's event has one and the payload has no such key.
-// These carry the fields of [Lead] and [Contact] and no others: not the organization,
-// nor documents, consent, owner or origin.
+// order. data is the payload of the event as it was emitted, with contact added when
+// the payload names one by contact_id and has no such key. It carries the fields of
+// [Contact] and no others: not the organization, nor documents, consent or origin.
 //
 // # What receivers must do
 //

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
-	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/google/uuid"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/deskcomm/deskcomm/bus"
 )
 
 // Names of the headers of a delivery. Those of Standard Webhooks are in its library.
@@ -64,7 +65,7 @@ func Headers(s Stamp, body []byte, secrets ...string) (http.Header, error) {
 	}
 	native, standard := []string{"t=" + ts}, []string(nil)
 	for _, secret := range secrets {
-		key, err := standardKey(secret)
+		key, err := bus.WebhookKey("secret", secret)
 		if err != nil {
 			return nil, err
 		}
@@ -85,13 +86,6 @@ func Headers(s Stamp, body []byte, secrets ...string) (http.Header, error) {
 	return h, nil
 }
 
-// CheckSecret returns the rule that a new secret breaks, or nil. Its error does
-// not hold the secret.
-func CheckSecret(secret string) error {
-	_, err := standardKey(secret)
-	return err
-}
-
 // StandardSecret returns the form of a secret that a Standard Webhooks library
 // wants: whsec_ and the base64 of the key. For a plain secret the key is its UTF-8
 // bytes; a secret in that form already is returned as it is.
@@ -100,22 +94,6 @@ func StandardSecret(secret string) string {
 		return secret
 	}
 	return standardPrefix + base64.StdEncoding.EncodeToString([]byte(secret))
-}
-
-func standardKey(secret string) ([]byte, error) {
-	encoded, ok := strings.CutPrefix(secret, standardPrefix)
-	if !ok {
-		if secret == "" {
-			return nil, errors.New("the secret must not be empty")
-		}
-		return []byte(secret), nil
-	}
-	key, err := base64.StdEncoding.DecodeString(encoded)
-	// The decoder skips line breaks and odd last bits; other decoders do not.
-	if err != nil || len(key) == 0 || base64.StdEncoding.EncodeToString(key) != encoded {
-		return nil, errors.New("a secret that starts with whsec_ must go on in padded base64")
-	}
-	return key, nil
 }
 
 // nativeMAC signs "<timestamp>.<delivery>.<raw body>".

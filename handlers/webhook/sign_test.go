@@ -142,14 +142,6 @@ func TestASecretWithoutAKeySignsNothing(t *testing.T) {
 		if h, err := Headers(vectorStamp(), []byte(vectorBody), secret); err == nil || h != nil {
 			t.Errorf("Headers with secret %q = %v, %v; want an error alone", secret, h, err)
 		}
-		if err := CheckSecret(secret); err == nil || strings.Contains(err.Error(), "YW") {
-			t.Errorf("CheckSecret(%q) = %v, want an error that hides it", secret, err)
-		}
-	}
-	for _, secret := range []string{"s", vectorSecret, "segredo-ção", "whsec-legado", "whsec_YWJj"} {
-		if err := CheckSecret(secret); err != nil {
-			t.Errorf("CheckSecret(%q) = %v, want nil", secret, err)
-		}
 	}
 }
 
@@ -224,7 +216,7 @@ func TestTheSignatureCoversEveryByte(t *testing.T) {
 	later.SentAt = base.SentAt.Add(time.Second)
 	for _, h := range []http.Header{
 		headers(t, base, vectorBody, vectorSecret), headers(t, base, vectorBody+" ", vectorSecret),
-		headers(t, other, vectorBody, vectorSecret), headers(t, later, vectorBody, vectorSecret), headers(t, base, vectorBody, "other"),
+		headers(t, other, vectorBody, vectorSecret), headers(t, later, vectorBody, vectorSecret), headers(t, base, vectorBody, "another secret"),
 	} {
 		_, v1, _ := strings.Cut(h.Get(HeaderSignature), ",")
 		seen[sha256.Sum256([]byte(v1))] = true
