@@ -7,10 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
+	"strings"
 
 	"github.com/alecthomas/kong"
+	"github.com/google/uuid"
 
 	"github.com/deskcomm/deskcomm/bus"
+	"github.com/deskcomm/deskcomm/db"
 )
 
 // Exit codes of the program.
@@ -49,19 +53,59 @@ type console struct {
 // errNoData is the refusal to start a second, empty database by accident.
 var errNoData = errors.New("there is no deskcomm data directory here; run deskcomm serve or deskcomm setup first, or set DATABASE_URL")
 
+// refusal is a refusal by state in the words of the command.
+type refusal struct {
+	says string
+	err  error
+}
+
+func (r *refusal) Error() string { return r.says }
+func (r *refusal) Unwrap() error { return r.err }
+
+// inWords replaces what a store says of something that is not there.
+func inWords(err error, notFound string) error {
+	if errors.Is(err, bus.ErrNotFound) {
+		return &refusal{says: notFound, err: err}
+	}
+	return err
+}
+
+// idMapper reads ids and says what one is.
+type idMapper struct{}
+
+func (idMapper) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("id", &text); err != nil {
+		return errors.New("needs an id")
+	}
+	id, err := uuid.Parse(text)
+	if err != nil {
+		return errors.New("must be an id, a UUID")
+	}
+	target.Set(reflect.ValueOf(id))
+	return nil
+}
+
 // Main runs the command that args name until it ends or ctx does, and returns
 // the exit code.
 func Main(ctx context.Context, version string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	c := &cli{}
 	con := console{in: stdin, out: stdout, err: stderr, version: version}
 	exit := -1
+	switch {
+	case len(args) == 0 || args[0] == "help":
+		args = []string{"--help"}
+	case args[0] == "--version":
+		args = []string{"version"}
+	}
 	parser, err := kong.New(c,
 		kong.Name("deskcomm"),
 		kong.Description("The event platform of a WhatsApp CRM: one binary, one Postgres."),
 		kong.Writers(stdout, stderr),
+		kong.Vars{"scopes": strings.Join(db.Scopes(), ", ")},
 		kong.Exit(func(code int) { exit = code }),
 		kong.Resolvers(secretFiles{}),
-		kong.UsageOnError(),
+		kong.TypeMapper(reflect.TypeFor[uuid.UUID](), idMapper{}),
 		kong.Bind(con, &c.Common),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 	)

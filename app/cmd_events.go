@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -129,7 +130,7 @@ func (e eventsShowCmd) Run(ctx context.Context, con console, c *Common) error {
 	err := c.forOrg(ctx, con, e.Organization, func(t *db.OrgTx) error {
 		row, err := t.Event(ctx, e.ID)
 		if err != nil {
-			return err
+			return inWords(err, "no such event in the organization")
 		}
 		event = lineOf(row)
 		list, err := t.EventDeliveries(ctx, e.ID)
@@ -225,7 +226,12 @@ type dlqReplayCmd struct {
 
 // Run replays a dead delivery.
 func (d dlqReplayCmd) Run(ctx context.Context, con console, c *Common) error {
-	return c.forOrg(ctx, con, d.Organization, func(t *db.OrgTx) error { return t.Replay(ctx, d.ID, d.Reason) })
+	err := c.forOrg(ctx, con, d.Organization, func(t *db.OrgTx) error { return t.Replay(ctx, d.ID, d.Reason) })
+	if err != nil {
+		return inWords(err, "no such dead delivery in the organization")
+	}
+	_, err = fmt.Fprintln(con.out, d.ID, "is due again")
+	return err
 }
 
 type dlqDiscardCmd struct {
@@ -236,5 +242,10 @@ type dlqDiscardCmd struct {
 
 // Run discards a dead delivery.
 func (d dlqDiscardCmd) Run(ctx context.Context, con console, c *Common) error {
-	return c.forOrg(ctx, con, d.Organization, func(t *db.OrgTx) error { return t.Discard(ctx, d.ID, d.Reason) })
+	err := c.forOrg(ctx, con, d.Organization, func(t *db.OrgTx) error { return t.Discard(ctx, d.ID, d.Reason) })
+	if err != nil {
+		return inWords(err, "no such dead delivery in the organization")
+	}
+	_, err = fmt.Fprintln(con.out, d.ID, "is discarded")
+	return err
 }

@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/alexedwards/argon2id"
 	"github.com/google/uuid"
+	"golang.org/x/term"
 
+	"github.com/deskcomm/deskcomm/app/localpg"
 	"github.com/deskcomm/deskcomm/bus"
 	"github.com/deskcomm/deskcomm/db"
 )
@@ -17,7 +21,7 @@ import (
 type setupCmd struct {
 	Organization string `required:"" placeholder:"NAME" help:"Name of the first organization."`
 	Email        string `required:"" placeholder:"EMAIL" help:"E-mail address of its admin."`
-	PasswordFile string `required:"" placeholder:"FILE" help:"File with the admin's password; - reads standard input."`
+	PasswordFile string `placeholder:"FILE" help:"File with the admin's password; - reads standard input. Asked for on a terminal when left out."`
 	jsonFlag
 }
 
@@ -33,6 +37,9 @@ func (s setupCmd) Run(ctx context.Context, con console, c *Common) (err error) {
 		return fmt.Errorf("hash password: %w", err)
 	}
 	logger := c.quiet().logger(con.err)
+	if c.DatabaseURL == "" && !localpg.Exists(c.DataDir) {
+		fmt.Fprintln(con.err, "making a new installation in", absolute(c.DataDir)) //nolint:errcheck // a courtesy
+	}
 	where, err := c.provide(ctx, logger)
 	if err != nil {
 		return err
@@ -49,6 +56,9 @@ func (s setupCmd) Run(ctx context.Context, con console, c *Common) (err error) {
 	done, err := store.SetUp(ctx, db.NewInstallation{
 		Organization: s.Organization, Email: s.Email, PasswordHash: hash, Scopes: db.Scopes(),
 	})
+	if errors.Is(err, bus.ErrConflict) {
+		return &refusal{says: "already set up; deskcomm token create makes another token, deskcomm organization list shows the ids", err: err}
+	}
 	if err != nil {
 		return err
 	}
@@ -61,19 +71,49 @@ func (s setupCmd) Run(ctx context.Context, con console, c *Common) (err error) {
 }
 
 func (s setupCmd) password(con console) (string, error) {
-	arg := "@" + s.PasswordFile
-	if s.PasswordFile == "-" {
-		arg = "-"
-	}
-	text, err := con.readArgument(arg)
+	text, err := s.readPassword(con)
 	if err != nil {
-		return "", fmt.Errorf("read --password-file: %w", err)
+		return "", err
 	}
 	password := strings.TrimRight(string(text), "\r\n")
 	if n := len([]rune(password)); n < 8 || n > 200 {
 		return "", bus.Invalid("password", "must have 8 to 200 characters")
 	}
 	return password, nil
+}
+
+// readPassword reads the password from where the flag says, else asks for it
+// without showing it.
+func (s setupCmd) readPassword(con console) ([]byte, error) {
+	if s.PasswordFile == "" {
+		terminal, ok := con.in.(*os.File)
+		if !ok || !term.IsTerminal(int(terminal.Fd())) {
+			return nil, bus.Invalid("--password-file", "is required when standard input is no terminal")
+		}
+		if _, err := fmt.Fprint(con.err, "Password (8 to 200 characters): "); err != nil {
+			return nil, err
+		}
+		text, err := term.ReadPassword(int(terminal.Fd()))
+		fmt.Fprintln(con.err) //nolint:errcheck // ends the line that was not shown
+		return text, err
+	}
+	arg := "@" + s.PasswordFile
+	if s.PasswordFile == "-" {
+		arg = "-"
+	}
+	text, err := con.readArgument(arg)
+	if err != nil {
+		return nil, fmt.Errorf("read --password-file: %w", err)
+	}
+	return text, nil
+}
+
+// absolute names a directory for people, wherever they stand.
+func absolute(dir string) string {
+	if abs, err := filepath.Abs(dir); err == nil {
+		return abs
+	}
+	return dir
 }
 
 type organizationCmd struct {
@@ -123,7 +163,7 @@ func (o organizationSuspendCmd) Run(ctx context.Context, con console, c *Common)
 	return c.withDB(ctx, con, func(store *db.DB) error {
 		org, err := store.SuspendOrganization(ctx, cliActor(), o.ID, o.Reason)
 		if err != nil {
-			return err
+			return inWords(err, "no such organization; see deskcomm organization list")
 		}
 		return con.printOrganizations(o.JSON, org, org)
 	})
@@ -139,7 +179,7 @@ func (o organizationReactivateCmd) Run(ctx context.Context, con console, c *Comm
 	return c.withDB(ctx, con, func(store *db.DB) error {
 		org, err := store.ReactivateOrganization(ctx, cliActor(), o.ID)
 		if err != nil {
-			return err
+			return inWords(err, "no such organization; see deskcomm organization list")
 		}
 		return con.printOrganizations(o.JSON, org, org)
 	})
@@ -162,7 +202,7 @@ type tokenCmd struct {
 type tokenCreateCmd struct {
 	orgFlag
 	Name      string   `required:"" help:"What the token is for."`
-	Scope     []string `required:"" sep:"none" placeholder:"SCOPE" help:"What the token may do; give it once for each scope."`
+	Scope     []string `required:"" sep:"none" placeholder:"SCOPE" help:"What the token may do; give it once for each scope: ${scopes}."`
 	ExpiresIn string   `placeholder:"90d" help:"When the token ends: a number and d, h or m. Never when empty."`
 	jsonFlag
 }
@@ -237,7 +277,8 @@ type tokenRevokeCmd struct {
 
 // Run revokes a token.
 func (k tokenRevokeCmd) Run(ctx context.Context, con console, c *Common) error {
-	return c.forOrg(ctx, con, k.Organization, func(t *db.OrgTx) error { return t.RevokeToken(ctx, k.ID) })
+	err := c.forOrg(ctx, con, k.Organization, func(t *db.OrgTx) error { return t.RevokeToken(ctx, k.ID) })
+	return inWords(err, "no such token in the organization; see deskcomm token list")
 }
 
 func timeOrDash(t *time.Time) string {

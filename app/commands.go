@@ -69,7 +69,7 @@ func (c Common) forOrg(ctx context.Context, con console, org uuid.UUID, fn func(
 			return err
 		}
 		if !exists {
-			return fmt.Errorf("organization: %w", bus.ErrNotFound)
+			return &refusal{says: "--organization: must be an organization that exists; see deskcomm organization list", err: bus.ErrNotFound}
 		}
 		return store.InOrg(ctx, org, cliActor(), fn)
 	})

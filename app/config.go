@@ -47,6 +47,11 @@ func (c ServerConfig) check() error {
 			faults = append(faults, fmt.Errorf("DESKCOMM_RETRY_LADDER: wait %d must be between 0s and 168h", i+1))
 		}
 	}
+	if c.MasterKey != "" {
+		if _, err := decodeKey(c.MasterKey); err != nil {
+			faults = append(faults, fmt.Errorf("DESKCOMM_MASTER_KEY: %w", err))
+		}
+	}
 	if c.PublicURL != "" && !strings.HasPrefix(c.PublicURL, "http://") && !strings.HasPrefix(c.PublicURL, "https://") {
 		faults = append(faults, errors.New("DESKCOMM_PUBLIC_URL: must begin with http:// or https://"))
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -67,12 +68,17 @@ func (d database) migrate(ctx context.Context, logger *slog.Logger) error {
 func (d database) open(ctx context.Context, logger *slog.Logger, opts db.Options) (*db.DB, error) {
 	patience := time.NewTimer(bootPatience)
 	defer patience.Stop()
-	for {
+	for first := true; ; first = false {
 		store, err := db.Open(ctx, d.url, opts)
 		if err == nil || !errors.Is(err, bus.ErrUnavailable) {
 			return store, err
 		}
-		logger.WarnContext(ctx, "the database does not answer yet", "error", err)
+		if db.Refused(err) {
+			return nil, fmt.Errorf("DATABASE_URL: %w", err)
+		}
+		if first {
+			logger.WarnContext(ctx, "the database does not answer yet", "error", err)
+		}
 		again := time.NewTimer(time.Second)
 		select {
 		case <-ctx.Done():
@@ -80,7 +86,7 @@ func (d database) open(ctx context.Context, logger *slog.Logger, opts db.Options
 			return nil, ctx.Err()
 		case <-patience.C:
 			again.Stop()
-			return nil, err
+			return nil, fmt.Errorf("DATABASE_URL: no answer for %s: %w", bootPatience, err)
 		case <-again.C:
 		}
 	}

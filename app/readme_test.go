@@ -50,7 +50,7 @@ func TestReadmeSettings(t *testing.T) {
 // its help does.
 func settingsTable(t *testing.T) string {
 	t.Helper()
-	parser, err := kong.New(&cli{}, kong.Writers(&bytes.Buffer{}, &bytes.Buffer{}), kong.BindTo(t.Context(), (*context.Context)(nil)))
+	parser, err := kong.New(&cli{}, kong.Vars{"scopes": ""}, kong.Writers(&bytes.Buffer{}, &bytes.Buffer{}), kong.BindTo(t.Context(), (*context.Context)(nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,6 +28,12 @@ func (s serveCmd) Run(ctx context.Context, con console, c *Common) (err error) {
 	if err := s.check(); err != nil {
 		return err
 	}
+	ready := false
+	defer func() {
+		if ctx.Err() != nil && !ready && err != nil {
+			err = errors.New("stopped before it was ready")
+		}
+	}()
 	policy, err := urlpolicy.New(s.AllowPrivateHosts)
 	if err != nil {
 		return fmt.Errorf("DESKCOMM_ALLOW_PRIVATE_HOSTS: %w", err)
@@ -38,7 +44,7 @@ func (s serveCmd) Run(ctx context.Context, con console, c *Common) (err error) {
 	// A port in use is found before anything is made or started.
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Addr)
 	if err != nil {
-		return fmt.Errorf("DESKCOMM_ADDR: %w", err)
+		return fmt.Errorf("DESKCOMM_ADDR: %w; end what listens there or choose another address", err)
 	}
 	defer listener.Close() //nolint:errcheck // closed by the server when it has run
 	key, err := masterKey(s.MasterKey, c.DataDir)
@@ -61,10 +67,11 @@ func (s serveCmd) Run(ctx context.Context, con console, c *Common) (err error) {
 	}
 	defer srv.store.Close()
 	if srv.config.has("api") {
-		if err := srv.welcome(ctx, con.out); err != nil {
+		if err := srv.welcome(ctx, con.out, c.DataDir); err != nil {
 			return err
 		}
 	}
+	ready = true
 	return srv.run(ctx)
 }
 

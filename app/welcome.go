@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"unicode/utf8"
 )
 
 // welcome prints where the server is and, as long as nobody has set it up, the
 // link and the command that do.
-func (s *server) welcome(ctx context.Context, out io.Writer) error {
+func (s *server) welcome(ctx context.Context, out io.Writer, dataDir string) error {
 	token, err := s.store.OpenSetup(ctx)
 	if err != nil {
 		return err
@@ -28,11 +29,23 @@ func (s *server) welcome(ctx context.Context, out io.Writer) error {
 		base + "/admin/setup?token=" + token,
 		"",
 		"or at any time run",
-		"deskcomm setup --organization NAME --email EMAIL --password-file FILE",
+		s.setupCommand(dataDir),
 		"",
 		"A new link is printed at every start until then.",
 	}))
 	return err
+}
+
+// setupCommand is what to type, wherever one stands.
+func (s *server) setupCommand(dataDir string) string {
+	program := "deskcomm"
+	if path, err := os.Executable(); err == nil {
+		program = path
+	}
+	if s.where.server != nil {
+		program += " --data-dir " + absolute(dataDir)
+	}
+	return program + " setup --organization NAME --email EMAIL"
 }
 
 // reachable replaces an address that means "everywhere" by one to visit.

@@ -131,7 +131,8 @@ func (r *run) report(ctx context.Context, batch []Settlement, lost []Lease) {
 func (s Settlement) attrs() []any {
 	d := s.Delivery
 	return []any{
-		"consumer", d.Consumer, "event_id", d.Event.ID, "event_type", d.Event.Type, "org_id", d.OrgID, "attempt", d.Attempt,
+		"consumer", d.Consumer, "destination", d.Destination, "delivery_id", d.ID, "event_id", d.Event.ID, "event_type", d.Event.Type,
+		"org_id", d.OrgID, "attempt", d.Attempt,
 	}
 }
 

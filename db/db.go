@@ -49,7 +49,7 @@ type conn interface {
 func Open(ctx context.Context, url string, opts Options) (*DB, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return nil, fmt.Errorf("read DATABASE_URL: %w", redactedParseError(err))
+		return nil, fmt.Errorf("DATABASE_URL: %w", errConnectionString)
 	}
 	cfg.MaxConns = 20
 	if opts.MaxConns > 0 {

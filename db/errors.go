@@ -52,6 +52,13 @@ func translate(err error) error {
 	return err
 }
 
+// Refused tells a server that knows no such role, password or database from one
+// that cannot answer right now.
+func Refused(err error) bool {
+	pg, answered := errors.AsType[*pgconn.PgError](err)
+	return answered && (pg.Code[:2] == "28" || pg.Code == "3D000")
+}
+
 // rolledBack reports whether Postgres gave the transaction up for another's sake:
 // a deadlock, or a conflict of serialization.
 func rolledBack(err error) bool {
@@ -69,11 +76,6 @@ func unreachable(err error) bool {
 	return connect || network || errors.Is(err, net.ErrClosed) || pgconn.SafeToRetry(err)
 }
 
-// redactedParseError drops the connection string, which holds a password, from
-// the driver's complaint about it.
-func redactedParseError(err error) error {
-	if inner := errors.Unwrap(err); inner != nil {
-		return inner
-	}
-	return errors.New("it is not a Postgres connection string")
-}
+// errConnectionString replaces the driver's complaint about a connection string,
+// which repeats it with its password.
+var errConnectionString = errors.New("must be a Postgres connection string, as in postgres://user:password@host:5432/database")

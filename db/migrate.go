@@ -27,7 +27,7 @@ type Migrator struct {
 func NewMigrator(url string) (*Migrator, error) {
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
-		return nil, fmt.Errorf("read DATABASE_DIRECT_URL: %w", redactedParseError(err))
+		return nil, fmt.Errorf("DATABASE_DIRECT_URL: %w", errConnectionString)
 	}
 	files, err := fs.Sub(migrationFiles, "migrations")
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -51,7 +52,7 @@ func (n NewToken) check() error {
 	}
 	for i, s := range n.Scopes {
 		if !slices.Contains(Scopes(), s) {
-			return bus.Invalid(fmt.Sprintf("scopes.%d", i), "must be a scope that exists")
+			return bus.Invalid(fmt.Sprintf("scopes.%d", i), "must be one of "+strings.Join(Scopes(), ", "))
 		}
 	}
 	const day = 24 * time.Hour
