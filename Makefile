@@ -12,14 +12,15 @@ GENERATED := db/schema.sql web/api/testdata/openapi.json README.md README.pt-BR.
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: build ## Build and serve, with a private Postgres in ./data unless DATABASE_URL is set
+run: ## Build and serve, with a private Postgres in ./data unless DATABASE_URL is set
 	@.ci/deps run
+	@$(MAKE) --no-print-directory build
 	@exec bin/deskcomm serve
 
 build: ## Build bin/deskcomm, one static binary
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)" -o bin/deskcomm .
 
-test: $(TOOLS) $(WITHPG) ## Run all tests against a private Postgres
+test: $(WITHPG) ## Run all tests against a private Postgres
 	@.ci/deps test
 	CGO_ENABLED=1 $(WITHPG) go test -race -shuffle=on -count=1 ./...
 
@@ -35,18 +36,22 @@ fmt: $(TOOLS) ## Format the code and bring it to the current Go
 
 lint: $(TOOLS) ## Run the linters
 	$(CACHE)/golangci-lint run $(CODE)
+	go test -tags lint -count=1 -run TestLint ./app
 	@if command -v shellcheck >/dev/null; then shellcheck .ci/deps .ci/run; fi
 
-verify: verify-code verify-generated ## Check that nothing is stale: vet, format, go fix, dead code, generated files
+verify: verify-code verify-generated ## Check that nothing is stale: modules, vet, format, go fix, dead code, generated files
 
 verify-code: $(TOOLS)
+	go mod tidy -diff
 	go vet $(CODE)
-	@test -z "$$($(CACHE)/gofumpt -l . | tee /dev/stderr)" || { echo "run make fmt" >&2; exit 1; }
-	@test -z "$$(go fix -diff $(CODE) | tee /dev/stderr)" || { echo "run make fmt" >&2; exit 1; }
-	@test -z "$$($(CACHE)/deadcode -test $(CODE) | tee /dev/stderr)"
+	@out=$$($(CACHE)/gofumpt -l .; go fix -diff $(CODE)); [ -z "$$out" ] || { echo "$$out"; echo "run make fmt"; exit 1; } >&2
+	@out=$$($(CACHE)/deadcode -test $(CODE)); [ -z "$$out" ] || { echo "$$out"; exit 1; } >&2
 
-verify-generated: generate
-	git diff --exit-code -- $(GENERATED)
+# What is generated anew must be what was there, committed or not.
+verify-generated:
+	@for f in $(GENERATED); do mkdir -p .cache/was/$$(dirname $$f) && cp $$f .cache/was/$$f || exit 1; done
+	@$(MAKE) --no-print-directory generate
+	@for f in $(GENERATED); do diff -u .cache/was/$$f $$f || { echo "run make generate and commit the result" >&2; exit 1; }; done
 
 bench: $(WITHPG) ## Measure emission, relay, and claiming with settling
 	@.ci/deps generate

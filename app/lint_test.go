@@ -1,6 +1,9 @@
+//go:build lint
+
 package app_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -16,50 +19,81 @@ import (
 
 const modulePath = "github.com/deskcomm/deskcomm/"
 
+const (
+	pgx     = "github.com/jackc/pgx/v5"
+	goose   = "github.com/pressly/goose/v3"
+	cron    = "github.com/robfig/cron/v3"
+	huma    = "github.com/danielgtaylor/huma/v2"
+	chi     = "github.com/go-chi/chi/v5"
+	kong    = "github.com/alecthomas/kong"
+	templ   = "github.com/a-h/templ"
+	otelSDK = "go.opentelemetry.io/otel/sdk"
+)
+
 // imports lists, by where the importing package is, what the arrow
 // main → app → {web, handlers, crons} → db → bus lets it import and what not. A
 // path without a dot is a package of this module.
 var imports = map[string]struct{ allowed, forbidden []string }{
 	".": {
 		allowed:   []string{"app"},
-		forbidden: []string{"github.com/robfig/cron/v3", "github.com/pressly/goose/v3"},
+		forbidden: []string{cron, goose, huma, chi, kong, templ, otelSDK, "testing"},
 	},
 	"app": {
-		allowed:   []string{"web", "handlers", "crons", "db", "bus", "github.com/jackc/pgx/v5"},
-		forbidden: []string{"github.com/robfig/cron/v3", "github.com/pressly/goose/v3", "db/dbtest", "bus/bustest"},
+		allowed:   []string{"web", "handlers", "crons", "db", "bus", pgx, kong, otelSDK},
+		forbidden: []string{cron, goose, huma, chi, templ, "db/dbtest", "bus/bustest", "testing"},
 	},
 	"web": {
-		allowed:   []string{"db", "bus", "net/http", "github.com/go-chi/chi/v5"},
-		forbidden: []string{"app", "handlers", "crons", "github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgxpool", "github.com/pressly/goose/v3", "db/dbtest"},
+		allowed:   []string{"db", "bus", "net/http", chi},
+		forbidden: []string{"app", "handlers", "crons", pgx, pgx + "/pgxpool", goose, huma, kong, templ, otelSDK, "db/dbtest", "testing"},
 	},
-	"handlers": {
-		allowed:   []string{"db", "bus", "net/http"},
-		forbidden: []string{"app", "web", "crons", "github.com/jackc/pgx/v5", "github.com/robfig/cron/v3"},
+	"web/api": {
+		allowed:   []string{huma, chi},
+		forbidden: []string{pgx, templ, "testing"},
+	},
+	"web/admin": {
+		allowed:   []string{templ, chi},
+		forbidden: []string{huma},
+	},
+	"web/problem": {
+		forbidden: []string{huma},
+	},
+	"handlers": { // an area
+		allowed:   []string{"db", "bus", "net/http", "handlers/outhttp"},
+		forbidden: []string{"app", "web", "crons", "handlers", "handlers/webhook", pgx, cron, huma, chi, kong, templ, otelSDK, "testing"},
+	},
+	"handlers/outhttp": {
+		forbidden: []string{"handlers/webhook"},
 	},
 	"crons": {
-		allowed:   []string{"db", "bus", "github.com/robfig/cron/v3"},
-		forbidden: []string{"app", "web", "handlers", "github.com/jackc/pgx/v5"},
+		allowed:   []string{"db", "bus", cron},
+		forbidden: []string{"app", "web", "handlers", pgx, otelSDK, "testing"},
 	},
 	"db": {
-		allowed:   []string{"bus", "github.com/jackc/pgx/v5", "github.com/pressly/goose/v3"},
-		forbidden: []string{"app", "web", "handlers", "crons", "github.com/robfig/cron/v3"},
+		allowed:   []string{"bus", pgx, goose},
+		forbidden: []string{"app", "web", "handlers", "crons", cron, chi, otelSDK, "testing"},
+	},
+	"db/dbtest": {
+		allowed: []string{"testing", pgx},
 	},
 	"bus": {
 		allowed: []string{"bus/errs", "net/url", "github.com/google/uuid", "golang.org/x/sync/errgroup"},
 		forbidden: []string{
-			"app", "web", "handlers", "crons", "db", "github.com/jackc/pgx/v5", "github.com/go-chi/chi/v5", "golang.org/x/sys/unix",
+			"app", "web", "handlers", "crons", "db", pgx, chi, otelSDK, "golang.org/x/sys/unix", "testing",
 		},
+	},
+	"bus/bustest": {
+		allowed: []string{"testing", "testing/synctest"},
 	},
 }
 
-func TestForbiddenImportsFailLint(t *testing.T) {
+func TestLintRefusesForbiddenImports(t *testing.T) {
 	t.Parallel()
 	linter, err := filepath.Abs("../.cache/bin/golangci-lint")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(linter); err != nil {
-		t.Skip("no linter: make lint and make test build it")
+		t.Fatal("no linter: run make lint, which builds it")
 	}
 	module := newModule(t)
 	var want []string
@@ -80,23 +114,38 @@ func TestForbiddenImportsFailLint(t *testing.T) {
 }
 
 // newModule makes a module with our rules and requirements and a stub of every
-// package of ours that is imported.
+// package that is imported and ours, or that we do not require yet.
 func newModule(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{".golangci.yml", "go.mod", "go.sum"} {
+	var goMod string
+	for _, name := range []string{".golangci.yml", "go.sum", "go.mod"} {
 		content, err := os.ReadFile(filepath.Join("..", name))
 		if err != nil {
 			t.Fatal(err)
 		}
 		writeFile(t, filepath.Join(dir, name), string(content))
+		goMod = string(content) // the last one
 	}
-	for _, name := range []string{"app", "web", "handlers", "crons", "db", "db/dbtest", "bus", "bus/bustest", "bus/errs"} {
+	for _, name := range []string{
+		"app", "web", "handlers/outhttp", "handlers/webhook", "crons", "db", "db/dbtest", "bus", "bus/bustest", "bus/errs",
+	} {
 		writeFile(t, filepath.Join(dir, name, "stub.go"), "package "+path.Base(name)+"\n")
 	}
+	// The list of all handlers may import every area.
+	writeFile(t, filepath.Join(dir, "handlers", "stub.go"),
+		fmt.Sprintf("package handlers\n\nimport (\n\t_ %q\n\t_ %q\n)\n", modulePath+"handlers/outhttp", modulePath+"handlers/webhook"))
+	required := bytes.NewBufferString(goMod)
+	for _, name := range []string{templ, otelSDK} {
+		stub := path.Join("stubs", path.Base(name))
+		writeFile(t, filepath.Join(dir, stub, "stub.go"), "package "+path.Base(name)+"\n")
+		writeFile(t, filepath.Join(dir, stub, "go.mod"), "module "+name+"\n")
+		fmt.Fprintf(required, "\nrequire %s v0.0.0\nreplace %s => ./%s\n", name, name, stub)
+	}
+	writeFile(t, filepath.Join(dir, "go.mod"), required.String())
 	return dir
 }
 
@@ -123,7 +172,7 @@ func writeFile(t *testing.T, name, content string) {
 
 func fullPath(imported string) string {
 	first, _, _ := strings.Cut(imported, "/")
-	if strings.Contains(first, ".") || first == "net" {
+	if strings.Contains(first, ".") || first == "net" || first == "testing" {
 		return imported
 	}
 	return modulePath + imported

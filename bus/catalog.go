@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Types that deskcomm itself emits or that the catalogue reserves (spec 07 §3).
+// Types that deskcomm itself emits or that the catalogue reserves.
 const (
 	MessageReceived  Type = "message.received"
 	MessageSent      Type = "message.sent"
@@ -24,8 +24,8 @@ const (
 	WhatsAppChatIDNotRecognized Type = "whatsapp.chat_id_not_recognized"
 )
 
-// Catalogue returns every type with a meaning of its own, in the order of the
-// specification. Anything else is either custom.* or refused.
+// Catalogue returns every type with a meaning of its own, grouped by what they
+// are about. Anything else is either custom.* or refused.
 func Catalogue() []Type {
 	return []Type{
 		"lead.created", "lead.updated", "lead.stage_changed", "lead.tag_added", "lead.won", "lead.lost", "lead.reopened",

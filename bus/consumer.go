@@ -53,7 +53,8 @@ type RetryPolicy struct {
 	MaxAttempts int             // attempts before the delivery is dead
 }
 
-// DefaultRetry is the ladder of most consumers (spec 07 §8.1).
+// DefaultRetry is the ladder of most consumers: quick at first, then slow enough
+// for a receiver to be repaired, nearly two hours in all.
 func DefaultRetry() RetryPolicy {
 	return RetryPolicy{
 		Steps: []time.Duration{

@@ -31,5 +31,5 @@
 //
 // The bus does not make a consumer's outside effect happen exactly once; it gives
 // every attempt of a delivery the same identity and leaves the rest to the
-// receiver. Events are not delivered in order unless a consumer asks for it.
+// receiver. Events are not delivered in order; every event carries its place (seq).
 package bus

@@ -2,7 +2,6 @@ package bus
 
 import (
 	"encoding/json"
-	"fmt"
 	"regexp"
 	"time"
 
@@ -29,14 +28,4 @@ type Event struct {
 	Payload    json.RawMessage // a JSON object
 	Metadata   json.RawMessage // a JSON object: request_id, actor_kind, …
 	CreatedAt  time.Time
-}
-
-// Decode reads the payload of ev into a T. A payload that does not fit will not
-// fit the next time either, so the error is permanent.
-func Decode[T any](ev Event) (T, error) {
-	var p T
-	if err := json.Unmarshal(ev.Payload, &p); err != nil {
-		return p, Permanent(fmt.Errorf("decode payload of %s: %w", ev.Type, err))
-	}
-	return p, nil
 }

@@ -1,10 +1,8 @@
 package bus_test
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -33,23 +31,6 @@ func TestDeliveryIDNeverChanges(t *testing.T) {
 			if got := bus.DeliveryID(tt.event, tt.consumer, tt.destination).String(); got != want {
 				t.Errorf("DeliveryID(%s, %s, %s) = %s, want %s", tt.event, tt.consumer, tt.destination, got, want)
 			}
-		}
-	}
-}
-
-func TestDecodeReadsAPayloadOrIsPermanent(t *testing.T) {
-	t.Parallel()
-	type paid struct {
-		Cents int `json:"cents"`
-	}
-	got, err := bus.Decode[paid](bus.Event{Type: "custom.paid", Payload: json.RawMessage(`{"cents": 1990, "new": true}`)})
-	if err != nil || got.Cents != 1990 {
-		t.Errorf("Decode() = %+v, %v, want 1990 cents", got, err)
-	}
-	for name, payload := range map[string]string{"another type": `{"cents": "1990"}`, "no JSON": `{"cents": `, "nothing": ``} {
-		_, err := bus.Decode[paid](bus.Event{Type: "custom.paid", Payload: json.RawMessage(payload)})
-		if _, ok := errors.AsType[*bus.PermanentError](err); !ok || !strings.Contains(err.Error(), "custom.paid") {
-			t.Errorf("Decode(%s) = %v, want a permanent error with the type", name, err)
 		}
 	}
 }

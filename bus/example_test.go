@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -30,14 +31,14 @@ func (Receipts) Consumer() bus.Consumer {
 // Handle steers by its error. It may be called again for the same delivery; the
 // ID is the same then, so the receiver can tell a repetition.
 func (r Receipts) Handle(ctx context.Context, d *bus.Delivery) error {
-	paid, err := bus.Decode[struct{ Phone string }](d.Event)
-	if err != nil {
-		return err // permanent: it would not fit the next time either
+	var paid struct{ Phone string }
+	if err := json.Unmarshal(d.Event.Payload, &paid); err != nil {
+		return bus.Permanent(err) // it would not fit the next time either
 	}
 	if paid.Phone == "" {
 		return bus.Skip("the customer has no phone")
 	}
-	err = r.send(ctx, d.ID.String(), paid.Phone)
+	err := r.send(ctx, d.ID.String(), paid.Phone)
 	switch {
 	case errors.Is(err, errNoSuchNumber):
 		return bus.Permanent(err)

@@ -483,20 +483,230 @@ table webhook_subscriptions
     policy own_organization using ((organization_id = current_organization()))
     deskcomm_api may insert, select, update
 
-function claim_deliveries(p_consumers text[], p_limits integer[], p_lease_time interval) returns TABLE(consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt integer, budgeted integer, max_attempts integer, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamp with time zone)
+CREATE OR REPLACE FUNCTION public.claim_deliveries(p_consumers text[], p_limits integer[], p_lease_time interval)
+ RETURNS TABLE(consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt integer, budgeted integer, max_attempts integer, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamp with time zone)
+ LANGUAGE plpgsql
+ SET enable_sort TO 'off'
+ SET enable_seqscan TO 'off'
+ SET enable_bitmapscan TO 'off'
+ SET enable_hashjoin TO 'off'
+ SET enable_mergejoin TO 'off'
+ SET jit TO 'off'
+AS $function$
+#variable_conflict use_column
+begin
+    return query
+    with want as (
+        select c.id, c.name, c.max_attempts, w.n
+          from unnest(p_consumers, p_limits) w (name, n)
+          join consumers c on c.name = w.name
+    ), due as (
+        select d.*
+          from want w
+         cross join lateral (
+            select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
+              from delivery d
+             where d.consumer_id = w.id
+               and d.due_at <= now()
+               and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+               and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
+             order by d.due_at
+             limit w.n
+               for update of d skip locked
+         ) d
+    ), lease as materialized (
+        select nextval('lease_token_seq') as token
+         where exists (select from due)
+    ), claimed as (
+        update delivery d
+           set lease_token = (select token from lease),
+               due_at = clock_timestamp() + p_lease_time,
+               attempts = d.attempts + 1,
+               updated_at = clock_timestamp()
+          from due
+         where d.consumer_id = due.consumer_id
+           and d.destination = due.destination
+           and d.organization_id = due.organization_id
+           and d.lane = due.lane
+           and d.seq = due.seq
+        returning d.*
+    )
+    select c.consumer_id, c.destination, c.organization_id, c.lane, c.seq, c.lease_token,
+           w.name, (c.attempts + c.earlier_attempts)::int, c.attempts::int, w.max_attempts::int,
+           e.id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at
+      from claimed c
+      join want w on w.id = c.consumer_id
+      join event_log e on e.id = c.event_id;
+end $function$
 
-function current_organization() returns uuid
+CREATE OR REPLACE FUNCTION public.current_organization()
+ RETURNS uuid
+ LANGUAGE sql
+ STABLE PARALLEL SAFE
+AS $function$
+    select nullif(current_setting('app.organization_id', true), '')::uuid
+$function$
 
-function emit_event(p_event_type text, p_entity_kind text, p_entity_id uuid, p_payload jsonb DEFAULT '{}'::jsonb, p_metadata jsonb DEFAULT '{}'::jsonb, p_organization_id uuid DEFAULT NULL::uuid) returns uuid
+CREATE OR REPLACE FUNCTION public.emit_event(p_event_type text, p_entity_kind text, p_entity_id uuid, p_payload jsonb DEFAULT '{}'::jsonb, p_metadata jsonb DEFAULT '{}'::jsonb, p_organization_id uuid DEFAULT NULL::uuid)
+ RETURNS uuid
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+declare
+    v_session uuid := nullif(current_setting('app.organization_id', true), '')::uuid;
+    v_org     uuid := coalesce(p_organization_id, v_session);
+    v_at      timestamptz := clock_timestamp();
+    v_id      uuid := uuid_v7(v_at);
+    v_first   uuid;
+begin
+    if v_org is null then
+        raise exception 'an organization is required' using errcode = '22023', column = 'organization_id';
+    elsif v_session <> v_org then
+        raise exception 'the organization must be the one of the session' using errcode = '42501', column = 'organization_id';
+    elsif p_event_type is null or p_event_type !~ '^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$' or length(p_event_type) > 100 then
+        raise exception 'must be entity.action in lower snake case' using errcode = '22023', column = 'event_type';
+    elsif p_entity_kind is null or p_entity_kind !~ '^[a-z][a-z0-9_]{0,62}$' then
+        raise exception 'must be a lower snake case name of at most 63 characters' using errcode = '22023', column = 'entity_kind';
+    elsif jsonb_typeof(coalesce(p_payload, '{}')) <> 'object' then
+        raise exception 'must be a JSON object' using errcode = '22023', column = 'payload';
+    elsif jsonb_typeof(coalesce(p_metadata, '{}')) <> 'object' then
+        raise exception 'must be a JSON object' using errcode = '22023', column = 'metadata';
+    elsif not exists (select from organizations where id = v_org) then
+        raise exception 'must be an organization that exists' using errcode = '23503', column = 'organization_id';
+    end if;
 
-function ensure_event_partitions(p_months integer) returns integer
+    if coalesce(p_metadata, '{}') ? 'idempotency_key' then
+        if jsonb_typeof(p_metadata -> 'idempotency_key') <> 'string' or length(p_metadata ->> 'idempotency_key') not between 1 and 255 then
+            raise exception 'must be a text of 1 to 255 characters' using errcode = '22023', column = 'metadata.idempotency_key';
+        end if;
+        insert into event_dedup (organization_id, key, event_id)
+        values (v_org, p_metadata ->> 'idempotency_key', v_id)
+        on conflict (organization_id, key) do update set key = excluded.key
+        returning event_id into v_first;
+        if v_first <> v_id then
+            return v_first;
+        end if;
+    end if;
 
-function relay_events(p_limit integer) returns integer
+    with appended as (
+        insert into event_log (id, organization_id, event_type, entity_kind, entity_id, payload, metadata, created_at)
+        values (v_id, v_org, p_event_type, p_entity_kind, p_entity_id, coalesce(p_payload, '{}'),
+            coalesce(p_metadata, '{}') || jsonb_build_object('emitted_at', extract(epoch from v_at)), v_at)
+    )
+    insert into outbox (event_id, organization_id, event_type, created_at)
+    values (v_id, v_org, p_event_type, v_at);
+    return v_id;
+end $function$
 
-function retry_delay(p_steps interval[], p_jitter real, p_attempts integer) returns interval
+CREATE OR REPLACE FUNCTION public.ensure_event_partitions(p_months integer)
+ RETURNS integer
+ LANGUAGE plpgsql
+AS $function$
+declare
+    v_month timestamp := date_trunc('month', clock_timestamp() at time zone 'UTC') - interval '1 month';
+    v_name  text;
+    v_made  int := 0;
+begin
+    perform pg_advisory_xact_lock(hashtextextended('ensure_event_partitions', 0));
+    for i in 0 .. p_months + 1 loop
+        v_name := to_char(v_month, '"event_log_y"YYYY"m"MM');
+        if to_regclass(v_name) is null then
+            execute format('create table %I partition of event_log for values from (%L) to (%L)', v_name,
+                uuid_v7_floor(v_month at time zone 'UTC'),
+                uuid_v7_floor((v_month + interval '1 month') at time zone 'UTC'));
+            v_made := v_made + 1;
+        end if;
+        v_month := v_month + interval '1 month';
+    end loop;
+    return v_made;
+end $function$
 
-function touch_updated_at() returns trigger
+CREATE OR REPLACE FUNCTION public.relay_events(p_limit integer)
+ RETURNS integer
+ LANGUAGE plpgsql
+AS $function$
+declare
+    v_last   bigint;
+    v_taken  int;
+    v_placed int;
+begin
+    if not exists (select from outbox) then
+        return 0;
+    end if;
+    -- Whoever holds this row relays. The next statement sees what the previous holder has committed.
+    select last_seq into v_last from relay_state for update;
+    with taken as materialized (
+        select * from outbox order by emit_no limit p_limit
+    ), relayed as (
+        delete from outbox o using taken t where o.emit_no = t.emit_no
+    ), batch as materialized (
+        -- An event that has its place already has its deliveries too.
+        select event_id, organization_id, event_type, created_at, v_last + row_number() over (order by emit_no) as seq
+          from taken t
+         where not exists (select from event_position p where p.event_id = t.event_id)
+    ), placed as (
+        insert into event_position (seq, event_id, organization_id, event_type)
+        select seq, event_id, organization_id, event_type from batch
+    ), made as (
+        insert into delivery (consumer_id, destination, organization_id, seq, event_id, due_at)
+        select c.id, '00000000-0000-0000-0000-000000000000', b.organization_id, b.seq, b.event_id, clock_timestamp()
+          from batch b
+          join consumers c on b.event_type = any (c.event_types) and c.starts_at <= b.created_at
+        union all
+        select c.id, s.id, b.organization_id, b.seq, b.event_id, clock_timestamp()
+          from batch b
+          join webhook_subscriptions s
+            on s.organization_id = b.organization_id
+           and s.event_types && array[b.event_type, split_part(b.event_type, '.', 1) || '.*', '*']
+           and s.created_at <= b.created_at
+           and s.deleted_at is null
+          join consumers c on c.name = 'webhook-dispatch-worker'
+         where split_part(b.event_type, '.', 1) <> 'webhook'
+            or not exists (
+                -- A subscription is never told of itself: its own failures would feed it for ever.
+                select from event_log e
+                 where e.id = b.event_id
+                   and s.id::text in (e.entity_id::text, e.payload ->> 'subscription_id'))
+    )
+    select (select count(*) from taken), (select count(*) from batch) into v_taken, v_placed;
+    update relay_state set last_seq = v_last + v_placed;
+    return v_taken;
+end $function$
 
-function uuid_v7(p_at timestamp with time zone DEFAULT clock_timestamp()) returns uuid
+CREATE OR REPLACE FUNCTION public.retry_delay(p_steps interval[], p_jitter real, p_attempts integer)
+ RETURNS interval
+ LANGUAGE sql
+AS $function$
+    select p_steps[least(greatest(p_attempts, 1), cardinality(p_steps))] * (1 + random() * p_jitter)
+$function$
 
-function uuid_v7_floor(p_at timestamp with time zone) returns uuid
+CREATE OR REPLACE FUNCTION public.touch_updated_at()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+begin
+    new.updated_at := clock_timestamp();
+    return new;
+end $function$
+
+CREATE OR REPLACE FUNCTION public.uuid_v7(p_at timestamp with time zone DEFAULT clock_timestamp())
+ RETURNS uuid
+ LANGUAGE sql
+ PARALLEL SAFE
+AS $function$
+    select encode(
+        substring(int8send(us / 1000) from 3 for 6)
+        || int2send((28672 + (us % 1000) * 4096 / 1000)::int2)
+        || set_bit(set_bit(substring(uuid_send(gen_random_uuid()) from 9 for 8), 7, 1), 6, 0),
+        'hex')::uuid
+    from (select (extract(epoch from p_at) * 1000000)::bigint as us) t
+$function$
+
+CREATE OR REPLACE FUNCTION public.uuid_v7_floor(p_at timestamp with time zone)
+ RETURNS uuid
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+    select (lpad(to_hex((extract(epoch from p_at) * 1000)::bigint), 12, '0') || '70008000000000000000')::uuid
+$function$

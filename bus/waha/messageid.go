@@ -11,14 +11,6 @@ type messageID struct {
 	direction string // "true", "false" or unknown
 }
 
-// SentMessageID finds the bare id in the answer to a send, which every engine
-// writes in its own shape; ok is false when there is none.
-func SentMessageID(response []byte) (bare string, ok bool) {
-	answer, _ := decodeObject(response)
-	id := messageIDOf(answer)
-	return id.bare, id.bare != ""
-}
-
 // messageIDOf finds the id of a message in the order key, id, _data. WEBJS
 // loses `id`, and `_serialized` inside `_data`, whenever WhatsApp renames the
 // property ("$1" since July 2026, WAHA #2157).

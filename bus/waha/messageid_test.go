@@ -39,9 +39,9 @@ func TestIDsThatIdentifyNothingAreRefused(t *testing.T) {
 	}
 }
 
-func TestSentMessageIDReadsEveryDialect(t *testing.T) {
+func TestMessageIDIsFoundInEveryDialect(t *testing.T) {
 	t.Parallel()
-	tests := map[string]struct{ response, want string }{
+	tests := map[string]struct{ message, want string }{
 		"WEBJS":                    {`{"id":{"fromMe":true,"remote":"55@c.us","id":"3EB0A","_serialized":"true_55@c.us_3EB0A"}}`, "3EB0A"},
 		"WEBJS with the long form": {`{"id":{"_serialized":"true_55@c.us_3EB0A"}}`, "3EB0A"},
 		"WEBJS since July 2026":    {`{"id":{"$1":"true_55@c.us_3EB0A"}}`, "3EB0A"},
@@ -58,9 +58,9 @@ func TestSentMessageIDReadsEveryDialect(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, ok := SentMessageID([]byte(tt.response))
-			if got != tt.want || ok != (tt.want != "") {
-				t.Errorf("SentMessageID(%s) = %q, %t; want %q", tt.response, got, ok, tt.want)
+			message, _ := decodeObject([]byte(tt.message))
+			if got := messageIDOf(message).bare; got != tt.want {
+				t.Errorf("messageIDOf(%s) = %q, want %q", tt.message, got, tt.want)
 			}
 		})
 	}

@@ -8,10 +8,6 @@ import (
 	"strings"
 )
 
-// MinSecretLength is the shortest secret that protects a webhook. A caller
-// treats a shorter one as absent; Verify itself accepts any but the empty one.
-const MinSecretLength = 16
-
 // What Verify can answer besides nil. The caller decides what each means: an
 // unsigned body may be acceptable, a wrong signature never is.
 var (
@@ -75,12 +71,6 @@ func Verify(secret string, sig Signature, body []byte) error {
 // Sign returns the X-Webhook-Hmac that WAHA would send with body.
 func Sign(secret string, body []byte) string {
 	return hex.EncodeToString(sum(secret, body))
-}
-
-// SignVersion2 returns the X-Webhook-Hmac of the fork that also signs the
-// X-Webhook-Timestamp and announces it with X-Webhook-Hmac-Version: 2.
-func SignVersion2(secret, timestamp string, body []byte) string {
-	return hex.EncodeToString(sum(secret, []byte(timestamp+"."), body))
 }
 
 func sum(secret string, parts ...[]byte) []byte {

@@ -19,7 +19,7 @@ type Body struct {
 	DeliveryID uuid.UUID
 	// Payload is the event's own, a JSON object; empty and null count as {}.
 	Payload json.RawMessage
-	Contact *Contact        // added to the payload when it is not nil
+	Contact *Contact // added to the payload when it is not nil
 }
 
 // Encode returns the body on one line. Numbers and strings of the payload keep

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/deskcomm/deskcomm/handlers/webhook"
 )
@@ -54,4 +55,22 @@ func ExampleVerify() {
 	// 204
 	// 204
 	// 401
+}
+
+// A receiver with a library of Standard Webhooks hands it this form of the secret.
+func ExampleStandardSecret() {
+	const secret, body = "the secret of the subscription", `{"event":"lead.created"}`
+	header, err := webhook.Headers(webhook.Stamp{
+		EventType: "lead.created", EventID: uuid.New(), DeliveryID: uuid.New(), Attempt: 1, SentAt: time.Now(),
+	}, []byte(body), secret)
+	if err != nil {
+		panic(err)
+	}
+	receiver, err := standardwebhooks.NewWebhook(webhook.StandardSecret(secret))
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(receiver.Verify([]byte(body), header))
+	// Output:
+	// <nil>
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/deskcomm/deskcomm/web/problem"
 )
 
-// Limits of a body (design: 1 MiB, a batch 8 MiB).
+// Limits of a body. It is held in memory whole, and a batch has many events.
 const (
 	maxBody  = 1 << 20
 	maxBatch = 8 << 20

@@ -37,7 +37,7 @@ type newChannel struct {
 	Name          string `json:"name" doc:"The name of the gateway's session: 1 to 54 letters, digits, - or _."`
 	Kind          string `json:"kind,omitempty" enum:"waha" doc:"The gateway."`
 	PhoneNumber   string `json:"phone_number,omitempty" doc:"E.164, when it is known." example:"+5511987654321"`
-	WebhookSecret string `json:"webhook_secret,omitempty" writeOnly:"true" doc:"What the gateway signs its posts with: 16 to 200 bytes. It is never shown again."`
+	WebhookSecret string `json:"webhook_secret,omitempty" writeOnly:"true" doc:"What the gateway signs its posts with: 8 to 200 bytes. It is never shown again."`
 }
 
 // Channel is a WhatsApp number held by a gateway session.

@@ -39,7 +39,7 @@ type newSubscription struct {
 
 	URL        string   `json:"url" doc:"Where events are posted: https, a public host, at most 2000 characters."`
 	EventTypes []string `json:"event_types" doc:"1 to 100 of: a type of the catalogue, custom.<name>, <entity>.* or *."`
-	Secret     string   `json:"secret,omitempty" writeOnly:"true" doc:"Signs what is sent: 16 to 200 bytes. It is never shown again."`
+	Secret     string   `json:"secret,omitempty" writeOnly:"true" doc:"Signs what is sent: 8 to 200 bytes. It is never shown again."`
 	Ordering   string   `json:"ordering,omitempty" enum:"none" doc:"Deliveries come in no promised order."`
 	Format     string   `json:"format,omitempty" enum:"native" doc:"The form of what is sent."`
 }
