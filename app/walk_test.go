@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/deskcomm/deskcomm/db"
 	"github.com/deskcomm/deskcomm/db/dbtest"
 )
 
@@ -22,10 +23,9 @@ func TestWalkOfTheReadmeWorksWhenPasted(t *testing.T) {
 	listen := freeAddr(t)
 	script := "set -eu\n" + strings.Join(walk(t, "../README.md"), "\n") + "\nwait\n"
 	for old, local := range map[string]string{
-		"http://127.0.0.1:8080":  p.base,
-		"http://127.0.0.1:9099":  "http://" + listen,
-		"webhooks listen":        "webhooks listen --addr " + listen,
-		"/tmp/deskcomm-password": filepath.Join(filepath.Dir(in.dir), "password"),
+		"http://127.0.0.1:8080": p.base,
+		"http://127.0.0.1:9099": "http://" + listen,
+		"webhooks listen":       "webhooks listen --addr " + listen,
 	} {
 		if !strings.Contains(script, old) {
 			t.Errorf("the walk does not mention %s", old)
@@ -81,13 +81,27 @@ func TestBothReadmesWalkTheSameWay(t *testing.T) {
 		t.Fatalf("the walks have %d and %d blocks", len(english), len(portuguese))
 	}
 	words := strings.NewReplacer(
-		"RECEPTOR", "RECEIVER", "MORTA", "DEAD", "ASSINATURA", "SIGNATURE", "deskcomm-senha", "deskcomm-password",
+		"RECEPTOR", "RECEIVER", "MORTA", "DEAD", "ASSINATURA", "SIGNATURE",
 		"escolha-uma-melhor", "choose-a-better-one", "um-segredo-nosso", "a-secret-we-share",
 		"o-gateway-assina-com-isto", "the-gateway-signs-with-this", "o receptor foi consertado", "the receiver is repaired",
 	)
 	for i := range english {
 		if pt := words.Replace(portuguese[i]); pt != english[i] {
 			t.Errorf("block %d differs in more than words:\n%s\n%s", i+1, english[i], pt)
+		}
+	}
+}
+
+func TestBothReadmesListEveryScope(t *testing.T) {
+	t.Parallel()
+	want := "`" + strings.Join(db.Scopes(), "`, `") + "`.\n"
+	for _, file := range []string{"../README.md", "../README.pt-BR.md"} {
+		text, err := os.ReadFile(filepath.Clean(file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if unwrapped := strings.ReplaceAll(string(text), ",\n`", ", `"); !strings.Contains(unwrapped, want) {
+			t.Errorf("%s does not list the scopes %s", file, want)
 		}
 	}
 }

@@ -12,8 +12,12 @@ import (
 //go:embed setup.html
 var setupHTML []byte
 
-// setupPage tells who holds the one-time link how to finish the installation.
-// Without a valid link there is no such page.
+//go:embed setup_gone.html
+var setupGoneHTML []byte
+
+// setupPage tells who holds the one-time link how to finish the installation. A
+// link that is wrong or used is answered by a page too: people follow it, not
+// programs.
 func setupPage(store *db.DB, logger *slog.Logger) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		valid, err := store.CheckSetup(r.Context(), r.URL.Query().Get("token"))
@@ -23,11 +27,12 @@ func setupPage(store *db.DB, logger *slog.Logger) http.HandlerFunc {
 			problem.Write(w, r, p)
 			return
 		}
+		page, status := setupHTML, http.StatusOK
 		if !valid {
-			notFound(w, r)
-			return
+			page, status = setupGoneHTML, http.StatusNotFound
 		}
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		w.Write(setupHTML) //nolint:errcheck // the client is gone then
+		w.WriteHeader(status)
+		w.Write(page) //nolint:errcheck // the client is gone then
 	}
 }

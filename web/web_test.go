@@ -307,8 +307,17 @@ func TestTheSetupPageNeedsItsLink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	wantGone := func(query string) {
+		t.Helper()
+		rec := w.send(t, http.MethodGet, "/admin/setup"+query, "")
+		body, kind := rec.Body.String(), rec.Header().Get("Content-Type")
+		if rec.Code != http.StatusNotFound || kind != "text/html; charset=utf-8" || !strings.Contains(body, "link is not valid any more") ||
+			!strings.Contains(body, "link não vale mais") || strings.Contains(body, "--organization") {
+			t.Errorf("page for a bad link = %d %s %s, want 404 and a page that says so in both languages", rec.Code, kind, body)
+		}
+	}
 	for _, bad := range []string{"", "?token=", "?token=x", "?token=" + token + "x"} {
-		wantProblem(t, w.send(t, http.MethodGet, "/admin/setup"+bad, ""), http.StatusNotFound)
+		wantGone(bad)
 	}
 	rec := w.send(t, http.MethodGet, "/admin/setup?token="+token, "")
 	if rec.Code != http.StatusOK || !strings.Contains(rec.Body.String(), "deskcomm setup --organization") {
@@ -320,5 +329,5 @@ func TestTheSetupPageNeedsItsLink(t *testing.T) {
 	if _, err := d.SetUp(t.Context(), db.NewInstallation{Organization: "Acme", Email: "a@example.com", PasswordHash: "x", Scopes: db.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
-	wantProblem(t, w.send(t, http.MethodGet, "/admin/setup?token="+token, ""), http.StatusNotFound)
+	wantGone("?token=" + token)
 }
