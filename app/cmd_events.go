@@ -24,8 +24,8 @@ type emitCmd struct {
 
 // Run emits one event.
 func (e emitCmd) Run(ctx context.Context, con console, c *Common) error {
-	if !bus.Known(bus.Type(e.Type)) {
-		return bus.Invalid("event_type", "must be a type of the catalogue or custom.<name> in lower snake case")
+	if err := bus.CheckType("event_type", bus.Type(e.Type)); err != nil {
+		return err
 	}
 	payload, err := con.readArgument(e.Payload)
 	if err != nil {

@@ -62,6 +62,14 @@ func Known(t Type) bool {
 	return IsCustom(t) || slices.Contains(Catalogue(), t)
 }
 
+// CheckType refuses a type that may not be emitted at all.
+func CheckType(field string, t Type) error {
+	if Known(t) {
+		return nil
+	}
+	return Invalid(field, "must be a type of the catalogue, or custom.<name> in lower snake case")
+}
+
 // IsCustom reports whether t is an integrator's own type.
 func IsCustom(t Type) bool { return t.Valid() && strings.HasPrefix(string(t), "custom.") }
 

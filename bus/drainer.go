@@ -29,13 +29,13 @@ type Drainer struct {
 // run is the state of one Run.
 type run struct {
 	*Drainer
-	lanes    []*consumerLane
-	byName   map[string]*consumerLane
-	freed    chan struct{}   // a slot became free after a claim had filled all
-	results  chan Settlement // has room for a verdict from every slot, so that no handler waits for the settler
-	handlers sync.WaitGroup
-	refused  sync.WaitGroup // verdicts that are written alone; see settle
-	inflight inflight
+	consumers []*consumerSlots
+	byName    map[string]*consumerSlots
+	freed     chan struct{}   // a slot became free after a claim had filled all
+	results   chan Settlement // has room for a verdict from every slot, so that no handler waits for the settler
+	handlers  sync.WaitGroup
+	refused   sync.WaitGroup // verdicts that are written alone; see settle
+	inflight  inflight
 }
 
 // Run claims and handles until ctx ends, then waits up to the grace for the work
@@ -69,17 +69,17 @@ func (d *Drainer) Run(ctx context.Context) error {
 func (d *Drainer) newRun() *run {
 	r := &run{
 		Drainer: d,
-		byName:  make(map[string]*consumerLane, len(d.Handlers)),
+		byName:  make(map[string]*consumerSlots, len(d.Handlers)),
 		freed:   make(chan struct{}, 1),
 	}
-	slots := 0
+	room := 0
 	for _, h := range d.Handlers {
-		lane := &consumerLane{handler: h, consumer: h.Consumer()}
-		r.lanes = append(r.lanes, lane)
-		r.byName[lane.consumer.Name] = lane
-		slots += lane.consumer.Concurrency
+		slots := &consumerSlots{handler: h, consumer: h.Consumer()}
+		r.consumers = append(r.consumers, slots)
+		r.byName[slots.consumer.Name] = slots
+		room += slots.consumer.Concurrency
 	}
-	r.results = make(chan Settlement, slots)
+	r.results = make(chan Settlement, room)
 	return r
 }
 
@@ -131,10 +131,10 @@ func (r *run) claimLoop(ctx, work context.Context) {
 // claimOnce claims once for all consumers with free slots, starts what it got
 // and reports whether it is worth asking again at once.
 func (r *run) claimOnce(work context.Context) (bool, error) {
-	wants := make([]Want, 0, len(r.lanes))
-	for _, lane := range r.lanes {
-		if free := lane.free(); free > 0 {
-			wants = append(wants, Want{Consumer: lane.consumer.Name, Limit: min(free, claimBatch)})
+	wants := make([]Want, 0, len(r.consumers))
+	for _, slots := range r.consumers {
+		if free := slots.free(); free > 0 {
+			wants = append(wants, Want{Consumer: slots.consumer.Name, Limit: min(free, claimBatch)})
 		}
 	}
 	if len(wants) == 0 {
@@ -162,12 +162,12 @@ func (r *run) claimOnce(work context.Context) (bool, error) {
 // start handles one claimed delivery on a goroutine of its own, in a slot that
 // is free again when the delivery is settled.
 func (r *run) start(work context.Context, d *Delivery) {
-	lane, ok := r.byName[d.Consumer]
+	slots, ok := r.byName[d.Consumer]
 	if !ok {
 		r.Logger.ErrorContext(work, "claimed for a consumer that was not asked for", "consumer", d.Consumer)
 		return
 	}
-	lane.take()
+	slots.take()
 	ctx, cancel := context.WithCancelCause(work)
 	r.inflight.add(d, cancel)
 	r.handlers.Go(func() {
@@ -179,14 +179,14 @@ func (r *run) start(work context.Context, d *Delivery) {
 			s = verdict(d, Permanent(errDiedTrying))
 			return
 		}
-		s = r.handle(ctx, lane, d)
+		s = r.handle(ctx, slots, d)
 	})
 }
 
 // handle runs the handler within its timeout and reads its verdict. A panic, in
 // the handler or in the error it returned, is an error of this attempt.
-func (r *run) handle(ctx context.Context, lane *consumerLane, d *Delivery) (s Settlement) {
-	ctx, cancel := context.WithTimeout(ctx, lane.consumer.Timeout)
+func (r *run) handle(ctx context.Context, slots *consumerSlots, d *Delivery) (s Settlement) {
+	ctx, cancel := context.WithTimeout(ctx, slots.consumer.Timeout)
 	defer cancel()
 	defer func() {
 		if v := recover(); v != nil {
@@ -196,7 +196,7 @@ func (r *run) handle(ctx context.Context, lane *consumerLane, d *Delivery) (s Se
 				"event_type", d.Event.Type, "error", err, "stack", string(debug.Stack()))
 		}
 	}()
-	return verdict(d, lane.handler.Handle(ctx, d))
+	return verdict(d, slots.handler.Handle(ctx, d))
 }
 
 // finish hands a verdict to the settler. An attempt that failed because it was

@@ -136,9 +136,10 @@ func mayEmitAll(ctx context.Context, e *emissions) error {
 // checkType refuses a type that does not exist or that the token may not emit:
 // facts of the catalogue cannot be forged by whoever may emit their own.
 func checkType(c caller, field string, t bus.Type) error {
+	if err := bus.CheckType(field, t); err != nil {
+		return err
+	}
 	switch {
-	case !bus.Known(t):
-		return bus.Invalid(field, "must be a type of the catalogue, or custom.<name> in lower snake case")
 	case c.Has("events:emit_any"):
 		return nil
 	case !bus.IsCustom(t):
