@@ -94,7 +94,8 @@ func (in *ingest) newContact(ctx context.Context, name, phone, lid string) (uuid
 }
 
 // The absorbed contact gives up its LID. Where both have a conversation on a
-// channel the messages move and the older conversation stays, empty.
+// channel the messages and what is unread move, and the absorbed one's
+// conversation stays, empty.
 const mergeContactsSQL = `
 	with absorbed as (
 	    update contacts
@@ -109,6 +110,20 @@ const mergeContactsSQL = `
 	    update messages m
 	       set contact_id = @into_id, conversation_id = coalesce((select t.into_id from twins t where t.from_id = m.conversation_id), m.conversation_id)
 	     where m.organization_id = @org_id and m.contact_id = @from_id
+	), summed as (
+	    update conversations i
+	       set unread_count = i.unread_count + f.unread_count,
+	           last_message_preview = case when f.last_message_at > coalesce(i.last_message_at, '-infinity') then f.last_message_preview else i.last_message_preview end,
+	           last_message_at = greatest(i.last_message_at, f.last_message_at),
+	           last_inbound_at = greatest(i.last_inbound_at, f.last_inbound_at),
+	           last_outbound_at = greatest(i.last_outbound_at, f.last_outbound_at)
+	      from twins t
+	      join conversations f on f.id = t.from_id
+	     where i.id = t.into_id
+	), emptied as (
+	    update conversations
+	       set unread_count = 0, last_message_preview = null
+	     where id in (select from_id from twins)
 	)
 	update conversations c
 	   set contact_id = @into_id

@@ -106,11 +106,15 @@ func TestInvariant4OneDeliveryHoweverOftenRelayingIsRepeated(t *testing.T) {
 			}
 		})
 	}
+	stop := sync.OnceFunc(func() {
+		close(emitted)
+		relays.Wait()
+	})
+	defer stop()
 	for range events {
 		w.emit(typ)
 	}
-	close(emitted)
-	relays.Wait()
+	stop()
 	// As after a restored backup: what was relayed stands in the outbox again.
 	w.exec(`insert into outbox (event_id, organization_id, event_type, created_at)
 	        select id, organization_id, event_type, created_at from event_log where organization_id = $1`, w.org)

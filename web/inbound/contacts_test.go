@@ -50,6 +50,9 @@ func TestContactsThatTurnOutToBeOnePersonAreMerged(t *testing.T) {
 		join contacts c on c.id = m.contact_id and c.id = v.contact_id where m.organization_id = $1 and c.is_merged_into is null`); n != 3 {
 		t.Errorf("%d of 3 messages are in the one conversation of the one contact", n)
 	}
+	if n := g.count("select count(*) from conversations where organization_id = $1 and unread_count = 3"); n != 1 {
+		t.Errorf("%d conversations with all 3 messages unread, want the one of the one contact", n)
+	}
 	if n := g.count("select count(*) from event_log where organization_id = $1 and event_type = 'contact.merged'"); n != 1 {
 		t.Errorf("%d contact.merged, want one", n)
 	}
