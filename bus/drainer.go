@@ -233,6 +233,9 @@ func verdict(d *Delivery, err error) Settlement {
 		return s
 	}
 	s.Error = fmt.Sprint(err)
+	if errors.Is(err, ErrUnavailable) {
+		s.Error = ErrUnavailable.Error() // the rest is of this installation, and tenants read it
+	}
 	s.Verdict = VerdictRetry
 	if skip, ok := errors.AsType[*SkipError](err); ok {
 		s.Verdict, s.Error = VerdictSkip, skip.Reason

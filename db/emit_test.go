@@ -27,6 +27,7 @@ func TestEmissionRefusesWhatBreaksARule(t *testing.T) {
 		"an entity kind with spaces": {`select emit_event('custom.x', 'a lead', null, '{}', '{}', $1)`, "entity_kind"},
 		"a payload that is a list":   {`select emit_event('custom.x', 'lead', null, '[]', '{}', $1)`, "payload"},
 		"metadata that is a number":  {`select emit_event('custom.x', 'lead', null, '{}', '1', $1)`, "metadata"},
+		"a number of 100,000 digits": {`select emit_event('custom.x', 'lead', null, jsonb_build_object('a', (select jsonb_agg('1e100000'::numeric) from generate_series(1, 100))), '{}', $1)`, "payload"},
 		"no organization":            {`select emit_event('custom.x', 'lead', null, '{}', '{}', nullif($1::uuid, $1::uuid))`, "organization_id"},
 		"an unknown organization":    {`select emit_event('custom.x', 'lead', null, '{}', '{}', uuid_v7()) where $1::uuid is not null`, "organization_id"},
 	}

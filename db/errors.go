@@ -47,7 +47,7 @@ func translate(err error) error {
 	}
 	switch pg.Code[:2] {
 	case "08", "40", "53", "57": // connection, rolled back for another's sake, resources, operator intervention
-		return fmt.Errorf("%w: %s", bus.ErrUnavailable, pg.Message)
+		return fmt.Errorf("%w: %w", bus.ErrUnavailable, pg) // kept whole: rolledBack reads its code
 	}
 	return err
 }

@@ -60,6 +60,9 @@ func (in *ingest) sessionStatus(ctx context.Context, s waha.SessionStatus) (stri
 	if err != nil {
 		return "", wrap("find channel", err)
 	}
+	if now := in.envelope.ReceivedAt; !now.IsZero() && s.At.After(now) {
+		s.At = now // a gateway's clock that runs ahead must not outrank what it says later
+	}
 	late := c.StatusChangedAt != nil && !s.At.IsZero() && s.At.Before(*c.StatusChangedAt)
 	if late || c.Status == string(s.State) {
 		return reasonNothingNew, nil

@@ -536,7 +536,7 @@ begin
            e.id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at
       from claimed c
       join want w on w.id = c.consumer_id
-      join event_log e on e.id = c.event_id;
+      join event_log e on e.id = c.event_id and e.organization_id = c.organization_id;
 end $function$
 
 CREATE OR REPLACE FUNCTION public.current_organization()
@@ -572,6 +572,11 @@ begin
         raise exception 'must be a JSON object' using errcode = '22023', column = 'payload';
     elsif jsonb_typeof(coalesce(p_metadata, '{}')) <> 'object' then
         raise exception 'must be a JSON object' using errcode = '22023', column = 'metadata';
+    elsif octet_length(coalesce(p_payload, '{}')::text) > 8388608 then
+        -- A number such as 1e131071 takes a few bytes to store and as many digits to read: whoever reads it fails.
+        raise exception 'must have at most 8 MiB with its numbers written out' using errcode = '22023', column = 'payload';
+    elsif octet_length(coalesce(p_metadata, '{}')::text) > 65536 then
+        raise exception 'must have at most 64 KiB' using errcode = '22023', column = 'metadata';
     elsif not exists (select from organizations where id = v_org) then
         raise exception 'must be an organization that exists' using errcode = '23503', column = 'organization_id';
     end if;

@@ -62,7 +62,7 @@ const settleDeliveriesSQL = `
 	    select j.delivery_id, j.organization_id, j.consumer_id, j.destination, j.lane, j.seq, j.event_id, e.event_type, e.entity_kind,
 	           e.entity_id, e.payload, e.metadata, e.created_at, j.attempts, j.earlier_attempts, j.error
 	      from judged j
-	      join event_log e on e.id = j.event_id
+	      join event_log e on e.id = j.event_id and e.organization_id = j.organization_id
 	     where j.outcome = 'dead'
 	    on conflict (delivery_id) do update
 	       set state = 'dead', attempts = excluded.attempts, earlier_attempts = excluded.earlier_attempts,

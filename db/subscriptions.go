@@ -48,6 +48,12 @@ func (n NewSubscription) check() error {
 	return err
 }
 
+// maxSubscriptions bounds what one event of an organization is multiplied by: a
+// batch of the relay has to fit into one transaction.
+const maxSubscriptions = 100
+
+const countSubscriptionsSQL = `select count(*) from webhook_subscriptions where organization_id = @org_id and deleted_at is null`
+
 const insertSubscriptionSQL = `
 	insert into webhook_subscriptions (id, organization_id, url, event_types, secret_encrypted)
 	values (@id, @org_id, @url, @event_types, @secret_encrypted)
@@ -59,6 +65,13 @@ const insertSubscriptionSQL = `
 func (t *OrgTx) CreateSubscription(ctx context.Context, n NewSubscription) (Subscription, error) {
 	if err := n.check(); err != nil {
 		return Subscription{}, err
+	}
+	var have int
+	if err := scan(ctx, t.tx, countSubscriptionsSQL, named{"org_id": t.org}, &have); err != nil {
+		return Subscription{}, wrap("count subscriptions", err)
+	}
+	if have >= maxSubscriptions {
+		return Subscription{}, bus.Invalid("url", fmt.Sprintf("an organization has at most %d subscriptions", maxSubscriptions))
 	}
 	id := uuid.New()
 	var sealed []byte

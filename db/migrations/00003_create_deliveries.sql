@@ -255,7 +255,7 @@ begin
            e.id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at
       from claimed c
       join want w on w.id = c.consumer_id
-      join event_log e on e.id = c.event_id;
+      join event_log e on e.id = c.event_id and e.organization_id = c.organization_id;
 end $$;
 -- +goose StatementEnd
 

@@ -5,7 +5,9 @@
 -- +goose StatementBegin
 do $$
 begin
-    create role deskcomm_api nologin;
+    if not exists (select from pg_roles where rolname = 'deskcomm_api') then
+        create role deskcomm_api nologin;
+    end if;
 exception when duplicate_object or unique_violation then
     null;
 end $$;

@@ -22,31 +22,37 @@ func TestABodyMustBeJSONOfTheRightSize(t *testing.T) {
 		const frame = `{"event_type":"custom.a","entity_kind":"x","payload":{"a":""}}`
 		return strings.Replace(frame, `""`, `"`+strings.Repeat("a", size-len(frame))+`"`, 1)
 	}
-	batch := func(size int) string { return `{"events":[` + fill(size-len(`{"events":[]}`)) + `]}` }
+	batch := func(size int) string { // of ten events, none above the limit of one
+		events := strings.Repeat(fill(900_000)+",", 9)
+		return `{"events":[` + events + fill(size-len(`{"events":[]}`)-len(events)) + `]}`
+	}
 	const events, batches = "/v1/events", "/v1/events/batch"
 	for name, tt := range map[string]struct {
 		path, body string
 		status     int
 		code       problem.Code
 	}{
-		"at the limit":         {events, fill(1 << 20), http.StatusCreated, ""},
-		"above the limit":      {events, fill(1<<20 + 1), http.StatusRequestEntityTooLarge, problem.CodeTooLarge},
-		"batch at its limit":   {batches, batch(8 << 20), http.StatusCreated, ""},
-		"batch above it":       {batches, batch(8<<20 + 1), http.StatusRequestEntityTooLarge, problem.CodeTooLarge},
-		"cut off":              {events, custom[:30], http.StatusBadRequest, problem.CodeInvalidJSON},
-		"two values":           {events, custom + custom, http.StatusBadRequest, problem.CodeInvalidJSON},
-		"byte order mark":      {events, "\ufeff" + custom, http.StatusBadRequest, problem.CodeInvalidJSON},
-		"not UTF-8":            {events, strings.Replace(custom, "order", "\xff", 1), http.StatusBadRequest, problem.CodeInvalidJSON},
-		"raw NUL":              {events, custom + "\x00", http.StatusUnprocessableEntity, problem.CodeInvalid},
-		"raw NUL in a string":  {events, strings.Replace(custom, "shipped", "\x00", 1), http.StatusUnprocessableEntity, problem.CodeInvalid},
-		"list":                 {events, "[" + custom + "]", http.StatusUnprocessableEntity, problem.CodeInvalid},
-		"null":                 {events, "null", http.StatusUnprocessableEntity, problem.CodeInvalid},
-		"nothing":              {events, "", http.StatusUnprocessableEntity, problem.CodeInvalid},
-		"spaces":               {events, "  ", http.StatusBadRequest, problem.CodeInvalidJSON},
-		"nested to the limit":  {events, nested(maxDepth - 1), http.StatusCreated, ""},
-		"nested beyond it":     {events, nested(maxDepth), http.StatusUnprocessableEntity, problem.CodeInvalid},
-		"nested beyond reason": {events, nested(200_000), http.StatusBadRequest, problem.CodeInvalidJSON},
-		"null where optional":  {events, `{"event_type":"custom.a","entity_kind":"x","entity_id":null,"payload":null,"metadata":null}`, http.StatusCreated, ""},
+		"at the limit":                         {events, fill(1 << 20), http.StatusCreated, ""},
+		"above the limit":                      {events, fill(1<<20 + 1), http.StatusRequestEntityTooLarge, problem.CodeTooLarge},
+		"batch at its limit":                   {batches, batch(8 << 20), http.StatusCreated, ""},
+		"batch with one event above its limit": {batches, `{"events":[` + fill(1<<20+100) + `]}`, http.StatusUnprocessableEntity, problem.CodeInvalid},
+		"batch above it":                       {batches, batch(8<<20 + 1), http.StatusRequestEntityTooLarge, problem.CodeTooLarge},
+		"cut off":                              {events, custom[:30], http.StatusBadRequest, problem.CodeInvalidJSON},
+		"two values":                           {events, custom + custom, http.StatusBadRequest, problem.CodeInvalidJSON},
+		"byte order mark":                      {events, "\ufeff" + custom, http.StatusBadRequest, problem.CodeInvalidJSON},
+		"not UTF-8":                            {events, strings.Replace(custom, "order", "\xff", 1), http.StatusBadRequest, problem.CodeInvalidJSON},
+		"raw NUL":                              {events, custom + "\x00", http.StatusUnprocessableEntity, problem.CodeInvalid},
+		"raw NUL in a string":                  {events, strings.Replace(custom, "shipped", "\x00", 1), http.StatusUnprocessableEntity, problem.CodeInvalid},
+		"list":                                 {events, "[" + custom + "]", http.StatusUnprocessableEntity, problem.CodeInvalid},
+		"null":                                 {events, "null", http.StatusUnprocessableEntity, problem.CodeInvalid},
+		"nothing":                              {events, "", http.StatusUnprocessableEntity, problem.CodeInvalid},
+		"spaces":                               {events, "  ", http.StatusBadRequest, problem.CodeInvalidJSON},
+		"nested to the limit":                  {events, nested(maxDepth - 1), http.StatusCreated, ""},
+		"nested beyond it":                     {events, nested(maxDepth), http.StatusUnprocessableEntity, problem.CodeInvalid},
+		"nested beyond reason":                 {events, nested(200_000), http.StatusBadRequest, problem.CodeInvalidJSON},
+		"number of 400 digits":                 {events, `{"event_type":"custom.a","entity_kind":"x","payload":{"n":1e400}}`, http.StatusCreated, ""},
+		"number of 401 digits":                 {events, `{"event_type":"custom.a","entity_kind":"x","payload":{"n":-1E+401}}`, http.StatusUnprocessableEntity, problem.CodeInvalid},
+		"null where optional":                  {events, `{"event_type":"custom.a","entity_kind":"x","entity_id":null,"payload":null,"metadata":null}`, http.StatusCreated, ""},
 	} {
 		t.Log(name)
 		a := w.post(tt.path, tt.body)

@@ -36,7 +36,7 @@ type emission struct {
 	EventType  bus.Type   `json:"event_type" doc:"A type of the catalogue, or custom.<name> in lower snake case." example:"custom.order_shipped"`
 	EntityKind string     `json:"entity_kind" pattern:"^[a-z][a-z0-9_]{0,62}$" patternDescription:"a lower snake case name of at most 63 characters" doc:"What the event is about." example:"order"`
 	EntityID   *uuid.UUID `json:"entity_id,omitempty" format:"uuid" doc:"Which one it is about."`
-	Payload    object     `json:"payload,omitempty" doc:"What happened. Numbers are kept as they are written."`
+	Payload    object     `json:"payload,omitempty" doc:"What happened. Numbers keep their value and their digits; the text around them does not keep its form."`
 	Metadata   object     `json:"metadata,omitempty" doc:"What else is to be known of the event; request_id and who emitted it are added."`
 }
 
@@ -91,6 +91,9 @@ func emitEvents(ctx context.Context, t *db.OrgTx, e *emissions) (emittedAll, err
 
 // event is what the log takes of e; prefix is where e stands in the body.
 func (e *emission) event(prefix string) (db.NewEvent, error) {
+	if len(e.Payload) > maxBody {
+		return db.NewEvent{}, bus.Invalid(prefix+"payload", "must have at most 1 MiB")
+	}
 	ev := db.NewEvent{Type: e.EventType, EntityKind: e.EntityKind, Payload: json.RawMessage(e.Payload)}
 	if e.EntityID != nil {
 		ev.EntityID = uuid.NullUUID{UUID: *e.EntityID, Valid: true}

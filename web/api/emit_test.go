@@ -73,7 +73,7 @@ func TestBatchWithOneFaultEmitsNothing(t *testing.T) {
 		"metadata is text":     {`{"event_type":"custom.a","entity_kind":"x","metadata":"a"}`, "/events/3/metadata"},
 		"dedup key is no text": {`{"event_type":"custom.a","entity_kind":"x","metadata":{"idempotency_key":1}}`, "/events/3/metadata/idempotency_key"},
 		"unknown property":     {`{"event_type":"custom.a","entity_kind":"x","payload ":{}}`, "/events/3"},
-		"number beyond jsonb":  {`{"event_type":"custom.a","entity_kind":"x","payload":{"a":1e200000}}`, "/events"},
+		"number beyond jsonb":  {`{"event_type":"custom.a","entity_kind":"x","payload":{"a":1e200000}}`, "/events/3/payload"},
 	} {
 		t.Log(name)
 		w.post("/v1/events/batch", `{"events":[`+strings.Repeat(good, 3)+tt.event+`]}`).wantFault(tt.pointer, "")

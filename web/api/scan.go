@@ -44,11 +44,29 @@ func (s *scanner) value(schema *huma.Schema) *problem.Fault {
 		s.depth--
 		return fault
 	default: // a number or a word ends where the value does
+		start := s.at
 		for s.at < len(s.text) && bytes.IndexByte([]byte(",]} \t\r\n"), s.text[s.at]) < 0 {
 			s.at++
 		}
+		if !bounded(s.text[start:s.at]) {
+			return s.fault("must not hold a number with an exponent beyond " + strconv.Itoa(maxExponent))
+		}
 		return nil
 	}
+}
+
+// maxExponent bounds how many digits a number of a few bytes may stand for: the
+// database writes them all out.
+const maxExponent = 400
+
+// bounded reports whether a word is no number or one without a huge exponent.
+func bounded(word []byte) bool {
+	mark := bytes.IndexAny(word, "eE")
+	if mark <= 0 || word[0] != '-' && (word[0] < '0' || word[0] > '9') {
+		return true
+	}
+	exponent, err := strconv.Atoi(string(bytes.TrimPrefix(word[mark+1:], []byte("+"))))
+	return err == nil && exponent <= maxExponent && exponent >= -maxExponent
 }
 
 // container walks an object or an array.
