@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/deskcomm/deskcomm/app/localpg"
@@ -19,6 +20,22 @@ type database struct {
 	url    string
 	direct string          // for migrations
 	server *localpg.Server // nil when DATABASE_URL is set
+}
+
+// keep looks after the private Postgres until the returned function is called: it
+// may be another process's, which can end at any moment, also while this one is
+// still starting.
+func (d database) keep(ctx context.Context) (stop func()) {
+	if d.server == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var keeper sync.WaitGroup
+	keeper.Go(func() { _ = d.server.Run(ctx) }) // returns when ctx ends, and then nil
+	return func() {
+		cancel()
+		keeper.Wait()
+	}
 }
 
 func (d database) close() error {

@@ -79,9 +79,6 @@ func (s *server) run(ctx context.Context) error {
 // loops lists what this process runs for its roles.
 func (s *server) loops() []loop {
 	var list []loop
-	if s.where.server != nil {
-		list = append(list, loop{"postgres", s.where.server.Run})
-	}
 	if s.config.has("relay") {
 		relay := &bus.Relay{
 			Step: s.pulse.watchStep("relay", s.store.Relay), Poll: poll, Wake: s.relayWake,

@@ -56,6 +56,7 @@ func (s serveCmd) Run(ctx context.Context, con console, c *Common) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, where.close()) }()
+	defer where.keep(ctx)()
 
 	srv := &server{
 		config: s.ServerConfig, logger: logger, where: where, listener: listener, policy: policy, version: con.version,
