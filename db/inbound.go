@@ -179,6 +179,7 @@ func (d *DB) retryPost(ctx context.Context, p failedPost) error {
 	}
 	env.ReceivedAt = p.CreatedAt
 	var emitted bool
+	var result InboundResult
 	err = d.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockInboundSQL, named{"org_id": p.OrganizationID}); err != nil {
 			return wrap("take turns", err)
@@ -193,11 +194,14 @@ func (d *DB) retryPost(ctx context.Context, p failedPost) error {
 			})
 			return wrap("close post", err)
 		}
-		_, emitted, err = applyPost(ctx, tx, InboundChannel{ID: p.ChannelSessionID, OrgID: p.OrganizationID}, p.ID, env, "")
+		result, emitted, err = applyPost(ctx, tx, InboundChannel{ID: p.ChannelSessionID, OrgID: p.OrganizationID}, p.ID, env, "")
 		return err
 	})
 	if err == nil && emitted {
 		d.emitted()
+	}
+	if err == nil && result.Status == InboundError {
+		err = fmt.Errorf("archived post %s failed again: %s", p.ID, result.Reason)
 	}
 	return err
 }

@@ -357,6 +357,12 @@ func TestFailedApplicationKeepsThePostAndIsTriedAgain(t *testing.T) {
 	if n := g.count("select count(*) from event_log where organization_id = $1"); n != 0 {
 		t.Errorf("%d events of a message that was not stored", n)
 	}
+	if _, err := conn.Exec(t.Context(), "update inbound_webhooks set processed_at = processed_at - interval '1 minute', attempts = 0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.RetryInbound(t.Context()); err == nil || !strings.Contains(err.Error(), "failed again") {
+		t.Errorf("a retry that fails again = %v, want an error that says so", err)
+	}
 	if _, err := conn.Exec(t.Context(), "alter table contacts drop constraint fault"); err != nil {
 		t.Fatal(err)
 	}
