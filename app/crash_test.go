@@ -2,6 +2,7 @@ package app_test
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -100,7 +101,7 @@ func (in install) postgresProcesses() []string {
 	var pids []string
 	proc, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil || len(proc) == 0 {
-		out, err := exec.CommandContext(in.Context(), "ps", "-axo", "pid,command").Output()
+		out, err := exec.CommandContext(context.Background(), "ps", "-axo", "pid,command").Output()
 		if err != nil {
 			in.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/deskcomm/deskcomm/db/dbtest"
 )
@@ -187,7 +188,10 @@ func (in install) serve(env ...string) *process {
 		}
 		p.done <- p.cmd.Wait()
 	}()
-	in.Cleanup(p.kill)
+	in.Cleanup(func() {
+		p.kill()
+		in.awaitPostgresEnd()
+	})
 	select {
 	case addr := <-ready:
 		p.base = "http://" + addr
@@ -202,6 +206,25 @@ func (in install) serve(env ...string) *process {
 		return status == http.StatusOK
 	})
 	return p
+}
+
+// awaitPostgresEnd waits until the Postgres of a killed server has ended too: it
+// still writes into the directory that the test removes next. The context of the
+// test has ended by then.
+func (in install) awaitPostgresEnd() {
+	in.Helper()
+	deadline := time.NewTimer(time.Minute)
+	defer deadline.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for len(in.postgresProcesses()) > 0 {
+		select {
+		case <-deadline.C:
+			in.Error("Postgres still runs a minute after its server was killed")
+			return
+		case <-tick.C:
+		}
+	}
 }
 
 // kill ends the process as a power cut would.
