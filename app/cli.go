@@ -30,6 +30,7 @@ type cli struct {
 	Serve        serveCmd        `cmd:"" help:"Run the server: API, receivers, relay, handlers, jobs."`
 	Setup        setupCmd        `cmd:"" help:"Create the first organization, its admin and an API token."`
 	Organization organizationCmd `cmd:"" help:"Create, list, suspend and reactivate organizations."`
+	User         userCmd         `cmd:"" help:"Create and list people who log in; set their roles and passwords."`
 	Token        tokenCmd        `cmd:"" help:"Create, list and revoke API tokens."`
 	Migrate      migrateCmd      `cmd:"" help:"Change the database schema."`
 	Emit         emitCmd         `cmd:"" help:"Emit one event."`

@@ -95,6 +95,8 @@ func TestCommandsNeverMakeASecondDatabase(t *testing.T) {
 	for _, args := range [][]string{
 		{"organization", "list"},
 		{"token", "list", "--organization", uuid.NewString()},
+		{"user", "list"},
+		{"user", "create", "--organization", uuid.NewString(), "--email", "a@example.com", "--role", "admin"},
 		{"migrate", "status"},
 		{"emit", "custom.x", "--organization", uuid.NewString()},
 		{"dlq", "list", "--organization", uuid.NewString()},

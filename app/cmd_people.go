@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
-	"github.com/alexedwards/argon2id"
 	"github.com/google/uuid"
-	"golang.org/x/term"
 
 	"github.com/deskcomm/deskcomm/app/localpg"
 	"github.com/deskcomm/deskcomm/bus"
@@ -21,20 +18,16 @@ import (
 type setupCmd struct {
 	Organization string `required:"" placeholder:"NAME" help:"Name of the first organization."`
 	Email        string `required:"" placeholder:"EMAIL" help:"E-mail address of its admin."`
-	PasswordFile string `placeholder:"FILE" help:"File with the admin's password; - reads standard input. Asked for on a terminal when left out."`
+	passwordFlag
 	jsonFlag
 }
 
 // Run creates the first organization, its admin and an API token with every
 // scope. It is the only command beside serve that makes a database.
 func (s setupCmd) Run(ctx context.Context, con console, c *Common) (err error) {
-	password, err := s.password(con)
+	hash, err := s.passwordHash(con)
 	if err != nil {
 		return err
-	}
-	hash, err := argon2id.CreateHash(password, argon2id.DefaultParams)
-	if err != nil {
-		return fmt.Errorf("hash password: %w", err)
 	}
 	logger := c.quiet().logger(con.err)
 	if c.DatabaseURL == "" && !localpg.Exists(c.DataDir) {
@@ -68,44 +61,6 @@ func (s setupCmd) Run(ctx context.Context, con console, c *Common) (err error) {
 		{"api_token", done.APIToken},
 		{"", "The token has every scope and is not shown again."},
 	})
-}
-
-func (s setupCmd) password(con console) (string, error) {
-	text, err := s.readPassword(con)
-	if err != nil {
-		return "", err
-	}
-	password := strings.TrimRight(string(text), "\r\n")
-	if n := len([]rune(password)); n < 8 || n > 200 {
-		return "", bus.Invalid("password", "must have 8 to 200 characters")
-	}
-	return password, nil
-}
-
-// readPassword reads the password from where the flag says, else asks for it
-// without showing it.
-func (s setupCmd) readPassword(con console) ([]byte, error) {
-	if s.PasswordFile == "" {
-		terminal, ok := con.in.(*os.File)
-		if !ok || !term.IsTerminal(int(terminal.Fd())) {
-			return nil, bus.Invalid("--password-file", "is required when standard input is no terminal")
-		}
-		if _, err := fmt.Fprint(con.err, "Password (8 to 200 characters): "); err != nil {
-			return nil, err
-		}
-		text, err := term.ReadPassword(int(terminal.Fd()))
-		fmt.Fprintln(con.err) //nolint:errcheck // ends the line that was not shown
-		return text, err
-	}
-	arg := "@" + s.PasswordFile
-	if s.PasswordFile == "-" {
-		arg = "-"
-	}
-	text, err := con.readArgument(arg)
-	if err != nil {
-		return nil, fmt.Errorf("read --password-file: %w", err)
-	}
-	return text, nil
 }
 
 // absolute names a directory for people, wherever they stand.

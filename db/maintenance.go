@@ -1,6 +1,8 @@
 package db
 
-import "context"
+import (
+	"context"
+)
 
 // partitionsAhead is how many months of the log exist before they begin.
 const partitionsAhead = 3
@@ -14,17 +16,52 @@ func (d *DB) EnsurePartitions(ctx context.Context) error {
 	return wrap("make partitions", err)
 }
 
+// pruneStep is how many rows of a table one statement deletes, so that none
+// holds locks for long.
+const pruneStep = 1000
+
+// Locking the rows first keeps one whose life is prolonged at this moment.
 const pruneExpiredSQL = `
 	with keys as (
-	    delete from idempotency_keys where expires_at < clock_timestamp()
+	    delete from idempotency_keys
+	     where ctid = any(array(
+	        select ctid from idempotency_keys where expires_at < clock_timestamp() limit @step for update skip locked))
+	    returning 1
 	), dedup as (
-	    delete from event_dedup where expires_at < clock_timestamp()
+	    delete from event_dedup
+	     where ctid = any(array(
+	        select ctid from event_dedup where expires_at < clock_timestamp() limit @step for update skip locked))
+	    returning 1
+	), parked as (
+	    delete from parked_message_updates
+	     where ctid = any(array(
+	        select ctid from parked_message_updates where expires_at < clock_timestamp() limit @step for update skip locked))
+	    returning 1
+	), ended as (
+	    delete from sessions
+	     where ctid = any(array(
+	        select ctid from sessions where expiry < clock_timestamp() limit @step for update skip locked))
+	    returning 1
+	), tries as (
+	    delete from login_throttle
+	     where ctid = any(array(
+	        select ctid from login_throttle where updated_at < clock_timestamp() - @forgotten::interval limit @step for update skip locked))
+	    returning 1
 	)
-	delete from parked_message_updates where expires_at < clock_timestamp()`
+	select greatest((select count(*) from keys), (select count(*) from dedup), (select count(*) from parked),
+	                (select count(*) from ended), (select count(*) from tries))`
 
 // PruneExpired deletes what was kept for a while only: answers to idempotent
-// requests, keys of emitted events, updates of messages that never came.
+// requests, keys of emitted events, updates of messages that never came, browser
+// sessions and counts of login tries. It does so step by step.
 func (d *DB) PruneExpired(ctx context.Context) error {
-	_, err := d.pool.Exec(ctx, pruneExpiredSQL)
-	return wrap("prune expired rows", err)
+	for {
+		var most int
+		if err := scan(ctx, d.pool, pruneExpiredSQL, named{"step": pruneStep, "forgotten": triesForgotten}, &most); err != nil {
+			return wrap("prune expired rows", err)
+		}
+		if most < pruneStep {
+			return nil
+		}
+	}
 }

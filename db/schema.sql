@@ -181,8 +181,12 @@ table dead_delivery
     dead_delivery_resolved_check CHECK (((state = 'dead'::text) = (resolved_at IS NULL)))
     dead_delivery_state_check CHECK ((state = ANY (ARRAY['dead'::text, 'replayed'::text, 'discarded'::text])))
     dead_delivery_pkey PRIMARY KEY (delivery_id)
+    CREATE INDEX dead_delivery_consumer_idx ON public.dead_delivery USING btree (organization_id, consumer_id, died_at DESC, delivery_id DESC) WHERE (state = 'dead'::text)
     CREATE INDEX dead_delivery_event_idx ON public.dead_delivery USING btree (organization_id, event_id)
-    CREATE INDEX dead_delivery_open_idx ON public.dead_delivery USING btree (organization_id, died_at DESC, delivery_id) WHERE (state = 'dead'::text)
+    CREATE INDEX dead_delivery_everywhere_idx ON public.dead_delivery USING btree (died_at DESC, delivery_id DESC) WHERE (state = 'dead'::text)
+    CREATE INDEX dead_delivery_kind_idx ON public.dead_delivery USING btree (organization_id, entity_kind, died_at DESC, delivery_id DESC) WHERE (state = 'dead'::text)
+    CREATE INDEX dead_delivery_open_idx ON public.dead_delivery USING btree (organization_id, died_at DESC, delivery_id DESC) WHERE (state = 'dead'::text)
+    CREATE INDEX dead_delivery_type_idx ON public.dead_delivery USING btree (organization_id, event_type, died_at DESC, delivery_id DESC) WHERE (state = 'dead'::text)
     policy own_organization using ((organization_id = current_organization()))
     deskcomm_api may select, update
 
@@ -303,6 +307,15 @@ table installation
     created_at timestamp with time zone not null default clock_timestamp()
     installation_id_check CHECK (id)
     installation_pkey PRIMARY KEY (id)
+
+table login_throttle
+    key bytea not null
+    failures integer not null default 0
+    allowed_at timestamp with time zone not null default clock_timestamp()
+    updated_at timestamp with time zone not null default clock_timestamp()
+    login_throttle_key_check CHECK ((length(key) = 32))
+    login_throttle_pkey PRIMARY KEY (key)
+    CREATE INDEX login_throttle_updated_idx ON public.login_throttle USING btree (updated_at)
 
 table message_reactions
     organization_id uuid not null
@@ -435,6 +448,13 @@ table relay_state
     relay_state_id_check CHECK (id)
     relay_state_pkey PRIMARY KEY (id)
 
+table sessions
+    token text not null
+    data bytea not null
+    expiry timestamp with time zone not null
+    sessions_pkey PRIMARY KEY (token)
+    CREATE INDEX sessions_expiry_idx ON public.sessions USING btree (expiry)
+
 table user_organizations
     organization_id uuid not null
     user_id uuid not null
@@ -446,6 +466,7 @@ table user_organizations
     user_organizations_organization_id_fkey FOREIGN KEY (organization_id) REFERENCES organizations(id) ON DELETE CASCADE
     user_organizations_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
     user_organizations_pkey PRIMARY KEY (organization_id, user_id)
+    CREATE INDEX user_organizations_user_idx ON public.user_organizations USING btree (user_id)
     policy own_organization using ((organization_id = current_organization()))
 
 table users
@@ -453,9 +474,11 @@ table users
     email text not null
     name text not null default ''::text
     password_hash text not null
+    session_version integer not null default 1
     created_at timestamp with time zone not null default clock_timestamp()
     updated_at timestamp with time zone not null default clock_timestamp()
     users_email_check CHECK ((length(email) <= 254))
+    users_name_check CHECK ((length(name) <= 200))
     users_pkey PRIMARY KEY (id)
     CREATE UNIQUE INDEX users_email_idx ON public.users USING btree (lower(email))
     CREATE TRIGGER users_touch BEFORE UPDATE ON public.users FOR EACH ROW EXECUTE FUNCTION touch_updated_at()

@@ -5,7 +5,6 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"fmt"
-	"net/mail"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,8 +17,11 @@ import (
 type NewInstallation struct {
 	Organization string
 	Email        string
-	PasswordHash string // argon2id, in its encoded form
+	Name         string // of the admin, for people; may be empty
+	PasswordHash string // what HashPassword returned
 	Scopes       []string
+	SetupToken   string // the one-time link's; "" for the command line
+	RequestID    string // of the request that asked, if one did
 }
 
 // Installed is what setting up gives back; the token is shown once.
@@ -34,9 +36,6 @@ const lockInstallationSQL = `select id from installation for update`
 
 const hasUsersSQL = `select exists (select from users)`
 
-const insertUserSQL = `
-	insert into users (email, password_hash) values (@email, @password_hash) returning id`
-
 const insertFirstAdminSQL = `
 	with member as (
 	    insert into user_organizations (organization_id, user_id, role, accepted_at)
@@ -48,40 +47,71 @@ const insertFirstAdminSQL = `
 
 // SetUp makes the first organization, its admin, who also administers the
 // platform, and an API token. It returns bus.ErrConflict when there is a user
-// already, and changes nothing then.
+// already, bus.ErrNotFound when in.SetupToken is not that of a valid link, and
+// changes nothing then.
 func (d *DB) SetUp(ctx context.Context, in NewInstallation) (Installed, error) {
-	if addr, err := mail.ParseAddress(in.Email); err != nil || addr.Address != in.Email || len(in.Email) > 254 {
-		return Installed{}, bus.Invalid("email", "must be an e-mail address of at most 254 characters")
+	email, err := cleanEmail(in.Email)
+	if err != nil {
+		return Installed{}, err
 	}
 	var out Installed
-	actor := Actor{Kind: ActorCLI, Name: "setup"}
-	err := d.inTx(ctx, func(tx pgx.Tx) error {
-		var found bool
-		if _, err := tx.Exec(ctx, lockInstallationSQL); err != nil {
-			return wrap("set up", err)
+	err = d.inTx(ctx, func(tx pgx.Tx) error {
+		if err := lockSetup(ctx, tx, in.SetupToken); err != nil {
+			return err
 		}
-		if err := tx.QueryRow(ctx, hasUsersSQL).Scan(&found); err != nil {
-			return wrap("set up", err)
+		user, err := insertUser(ctx, tx, email, in.Name, in.PasswordHash)
+		if err != nil {
+			return err
 		}
-		if found {
-			return fmt.Errorf("already set up: %w", bus.ErrConflict)
+		actor := Actor{Kind: ActorCLI, Name: "setup"}
+		if in.SetupToken != "" {
+			actor = userActor(user, email, in.RequestID)
 		}
 		org, err := createOrganization(ctx, tx, actor, in.Organization)
 		if err != nil {
 			return err
 		}
-		out.OrganizationID = org.ID
-		if err := tx.QueryRow(ctx, insertUserSQL, named{"email": in.Email, "password_hash": in.PasswordHash}).Scan(&out.UserID); err != nil {
-			return wrap("create user", err)
-		}
-		if _, err := tx.Exec(ctx, insertFirstAdminSQL, named{"org_id": org.ID, "user_id": out.UserID}); err != nil {
+		if _, err := tx.Exec(ctx, insertFirstAdminSQL, named{"org_id": org.ID, "user_id": user}); err != nil {
 			return wrap("make user an admin", err)
 		}
 		t := &OrgTx{tx: tx, box: d.box, org: org.ID, actor: actor}
-		_, out.APIToken, err = t.CreateToken(ctx, NewToken{Name: "setup", Scopes: in.Scopes})
+		if err := t.audit(ctx, auditEntry{
+			action: "user.created", resourceType: "user", resourceID: user,
+			metadata: map[string]any{"role": RoleAdmin, "platform": PlatformFull},
+		}); err != nil {
+			return err
+		}
+		_, secret, err := t.CreateToken(ctx, NewToken{Name: "setup", Scopes: in.Scopes})
+		out = Installed{OrganizationID: org.ID, UserID: user, APIToken: secret}
 		return err
 	})
-	return out, err
+	if err != nil {
+		return Installed{}, translate(err)
+	}
+	return out, nil
+}
+
+// lockSetup takes the turn to set up and looks whether it is the first, and
+// whether the link, if one was used, is valid.
+func lockSetup(ctx context.Context, tx pgx.Tx, token string) error {
+	var found bool
+	if _, err := tx.Exec(ctx, lockInstallationSQL); err != nil {
+		return wrap("set up", err)
+	}
+	if err := tx.QueryRow(ctx, hasUsersSQL).Scan(&found); err != nil {
+		return wrap("set up", err)
+	}
+	if found {
+		return fmt.Errorf("already set up: %w", bus.ErrConflict)
+	}
+	if token == "" {
+		return nil
+	}
+	valid, err := checkSetup(ctx, tx, token)
+	if err == nil && !valid {
+		err = fmt.Errorf("setup link: %w", bus.ErrNotFound)
+	}
+	return err
 }
 
 // SetupLinkLife is how long a setup link is valid.
@@ -110,8 +140,12 @@ const setupTokenSQL = `
 
 // CheckSetup reports whether token opens the setup page now.
 func (d *DB) CheckSetup(ctx context.Context, token string) (bool, error) {
+	return checkSetup(ctx, d.pool, token)
+}
+
+func checkSetup(ctx context.Context, c conn, token string) (bool, error) {
 	var hash []byte
-	err := scan(ctx, d.pool, setupTokenSQL, named{}, &hash)
+	err := scan(ctx, c, setupTokenSQL, named{}, &hash)
 	if err = translate(err); err == bus.ErrNotFound { //nolint:errorlint // translate returns the sentinel bare
 		return false, nil
 	}

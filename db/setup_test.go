@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/deskcomm/deskcomm/bus"
 	"github.com/deskcomm/deskcomm/db"
 	"github.com/deskcomm/deskcomm/db/dbtest"
@@ -72,6 +74,97 @@ func TestSetupLinkExpires(t *testing.T) {
 	w.exec("update installation set setup_expires_at = setup_expires_at - $1::interval", db.SetupLinkLife)
 	if open, err := d.CheckSetup(t.Context(), link); err != nil || open {
 		t.Errorf("an expired setup link opens: %t, %v", open, err)
+	}
+}
+
+func TestSetupsAtOnceByOneLinkMakeOneInstallation(t *testing.T) {
+	t.Parallel()
+	url := dbtest.Fresh(t)
+	d := dbtest.Open(t, url, db.Options{})
+	link, err := d.OpenSetup(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := db.NewInstallation{
+		Organization: "Loja", Email: "Ana@example.com", Name: "Ana Prado", PasswordHash: "a hash", Scopes: db.Scopes(),
+		SetupToken: link, RequestID: "req-1",
+	}
+	var mu sync.Mutex
+	var made []db.Installed
+	var setups sync.WaitGroup
+	for range 20 {
+		setups.Go(func() {
+			installed, err := d.SetUp(t.Context(), in)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				made = append(made, installed)
+			} else if !errors.Is(err, bus.ErrConflict) || installed != (db.Installed{}) {
+				t.Errorf("SetUp() = %+v, %v, want it done or refused", installed, err)
+			}
+		})
+	}
+	setups.Wait()
+	if len(made) != 1 {
+		t.Fatalf("%d setups were done, want 1", len(made))
+	}
+	person, err := d.Person(t.Context(), made[0].UserID)
+	want := db.Person{
+		ID: made[0].UserID, Email: "ana@example.com", Name: "Ana Prado", SessionVersion: 1, Platform: db.PlatformFull,
+		Memberships: []db.Membership{{OrgID: made[0].OrganizationID, Organization: "Loja", Timezone: "America/Sao_Paulo", Role: db.RoleAdmin}},
+	}
+	if diff := cmp.Diff(want, person); err != nil || diff != "" {
+		t.Errorf("%v; the admin (-want +got):\n%s", err, diff)
+	}
+	w := world{T: t, db: d, url: url}
+	if n := w.count(`select count(*) from audit_log
+		 where actor_kind = 'user' and actor_id = $1 and actor_name = 'ana@example.com' and request_id = 'req-1'`, person.ID); n != 3 {
+		t.Errorf("%d audit rows name who set up, want those of the organization, the user and the token", n)
+	}
+}
+
+func TestSetupByALinkThatIsNotValidChangesNothing(t *testing.T) {
+	t.Parallel()
+	url := dbtest.Fresh(t)
+	d := dbtest.Open(t, url, db.Options{})
+	w := world{T: t, db: d, url: url}
+	in := db.NewInstallation{Organization: "Loja", Email: "ana@example.com", PasswordHash: "a hash", Scopes: db.Scopes()}
+	refuse := func(name, token string) {
+		t.Helper()
+		in.SetupToken = token
+		if _, err := d.SetUp(t.Context(), in); !errors.Is(err, bus.ErrNotFound) {
+			t.Errorf("a setup by a link that %s: %v, want not found", name, err)
+		}
+	}
+	refuse("was never opened", "x")
+	replaced, err := d.OpenSetup(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	link, err := d.OpenSetup(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	refuse("was replaced", replaced)
+	refuse("is cut short", link[1:])
+	w.exec("update installation set setup_expires_at = setup_expires_at - $1::interval", db.SetupLinkLife)
+	refuse("has expired", link)
+	if n := w.count("select (select count(*) from users) + (select count(*) from organizations) + (select count(*) from audit_log)"); n != 0 {
+		t.Errorf("the refusals made %d rows", n)
+	}
+	if link, err = d.OpenSetup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	in.SetupToken, in.Organization = link, ""
+	if _, err := d.SetUp(t.Context(), in); err == nil {
+		t.Error("an organization without a name is made")
+	}
+	in.Organization = "Loja"
+	if _, err := d.SetUp(t.Context(), in); err != nil {
+		t.Errorf("a refusal of what was typed used the link up: %v", err)
+	}
+	if _, err := d.SetUp(t.Context(), in); !errors.Is(err, bus.ErrConflict) {
+		t.Errorf("a second setup by the link: %v, want already set up", err)
 	}
 }
 

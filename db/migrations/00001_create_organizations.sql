@@ -50,13 +50,15 @@ create table organizations (
 );
 create trigger organizations_touch before update on organizations for each row execute function touch_updated_at();
 
+-- A session carries the session_version it began with and ends when that is no longer the user's.
 create table users (
-    id            uuid primary key default uuid_v7(),
-    email         text not null check (length(email) <= 254),
-    name          text not null default '',
-    password_hash text not null,
-    created_at    timestamptz not null default clock_timestamp(),
-    updated_at    timestamptz not null default clock_timestamp()
+    id              uuid primary key default uuid_v7(),
+    email           text not null check (length(email) <= 254),
+    name            text not null default '' check (length(name) <= 200),
+    password_hash   text not null,
+    session_version int not null default 1,
+    created_at      timestamptz not null default clock_timestamp(),
+    updated_at      timestamptz not null default clock_timestamp()
 );
 create unique index users_email_idx on users (lower(email));
 create trigger users_touch before update on users for each row execute function touch_updated_at();
@@ -70,6 +72,7 @@ create table user_organizations (
     created_at      timestamptz not null default clock_timestamp(),
     primary key (organization_id, user_id)
 );
+create index user_organizations_user_idx on user_organizations (user_id);
 
 create table platform_admins (
     user_id    uuid primary key references users (id) on delete cascade,
@@ -78,6 +81,23 @@ create table platform_admins (
     revoked_at timestamptz,
     created_at timestamptz not null default clock_timestamp()
 );
+
+-- Browser sessions, with the columns that scs/pgxstore names in its statements.
+create table sessions (
+    token  text primary key,
+    data   bytea not null,
+    expiry timestamptz not null
+);
+create index sessions_expiry_idx on sessions (expiry);
+
+-- Tries to log in, by a hash of the e-mail address, alone and together with where the try came from.
+create table login_throttle (
+    key        bytea primary key check (length(key) = 32),
+    failures   int not null default 0,
+    allowed_at timestamptz not null default clock_timestamp(),
+    updated_at timestamptz not null default clock_timestamp()
+);
+create index login_throttle_updated_idx on login_throttle (updated_at);
 
 -- Only a hash of the token is kept; the prefix names it to people.
 create table api_tokens (
@@ -128,6 +148,8 @@ create index audit_log_organization_idx on audit_log (organization_id, id);
 drop table audit_log;
 drop table idempotency_keys;
 drop table api_tokens;
+drop table login_throttle;
+drop table sessions;
 drop table platform_admins;
 drop table user_organizations;
 drop table users;
