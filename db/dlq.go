@@ -12,11 +12,15 @@ import (
 	"github.com/deskcomm/deskcomm/bus"
 )
 
-// DeadDelivery is a delivery that waits for a person, with a copy of its event.
+// DeadDelivery is a delivery that died, with a copy of its event. It waits for a
+// person while State is dead; replayed and discarded are what one decided.
 type DeadDelivery struct {
 	ID             uuid.UUID
+	OrgID          uuid.UUID
+	Organization   string
 	Consumer       string
 	Destination    uuid.UUID
+	DestinationURL *string // of a webhook, also of a deleted one
 	EventID        uuid.UUID
 	Type           bus.Type
 	EntityKind     string
@@ -26,7 +30,10 @@ type DeadDelivery struct {
 	MaxAttempts    int
 	LastError      string
 	EventCreatedAt time.Time
+	State          string
+	Reason         *string
 	DiedAt         time.Time
+	ResolvedAt     *time.Time
 }
 
 // DeadFilter narrows a list of dead deliveries; zero fields do not. A page
@@ -39,32 +46,126 @@ type DeadFilter struct {
 	Until      *time.Time // died before
 	BeforeAt   *time.Time
 	BeforeID   uuid.NullUUID
+	AfterAt    *time.Time // only what died after the row of AfterAt and AfterID
+	AfterID    uuid.NullUUID
 	Limit      int
+	Bare       bool // leaves the payloads out
 }
 
-const listDeadSQL = `
-	select x.delivery_id as id, c.name as consumer, x.destination, x.event_id, x.event_type as type, x.entity_kind, x.entity_id, x.payload,
-	       x.attempts::int, c.max_attempts::int, x.last_error, x.event_created_at, x.died_at
+func (f DeadFilter) args() named {
+	return named{
+		"event_type": f.Type, "entity_kind": f.EntityKind, "consumer": f.Consumer, "since": f.Since, "until": f.Until,
+		"before_at": f.BeforeAt, "before_id": f.BeforeID, "after_at": f.AfterAt, "after_id": f.AfterID,
+		"limit": pageLimit(f.Limit), "bare": f.Bare,
+	}
+}
+
+const deadColumnsSQL = `
+	select x.delivery_id as id, x.organization_id as org_id, o.name as organization, c.name as consumer, x.destination,
+	       s.url as destination_url, x.event_id, x.event_type as type, x.entity_kind, x.entity_id,
+	       case when not @bare then x.payload end as payload, x.attempts::int,
+	       c.max_attempts::int, x.last_error, x.event_created_at, x.state, x.reason, x.died_at, x.resolved_at
 	  from dead_delivery x
 	  join consumers c on c.id = x.consumer_id
-	 where x.organization_id = @org_id
-	   and x.state = 'dead'
+	  join organizations o on o.id = x.organization_id
+	  left join webhook_subscriptions s on s.id = x.destination`
+
+// What is empty vanishes from the plan: each list asks for a plan of its own, and
+// each filter has its index.
+const filteredDeadSQL = deadColumnsSQL + `
+	 where x.state = 'dead'
 	   and (@event_type::text = '' or x.event_type = @event_type)
 	   and (@entity_kind::text = '' or x.entity_kind = @entity_kind)
-	   and (@consumer::text = '' or c.name = @consumer)
+	   and (@consumer::text = '' or x.consumer_id = (select id from consumers where name = @consumer))
 	   and (@since::timestamptz is null or x.died_at >= @since)
 	   and (@until::timestamptz is null or x.died_at < @until)
 	   and (@before_at::timestamptz is null or (x.died_at, x.delivery_id) < (@before_at, @before_id::uuid))
+	   and (@after_at::timestamptz is null or (x.died_at, x.delivery_id) > (@after_at, @after_id::uuid))`
+
+const listDeadSQL = filteredDeadSQL + `
+	   and x.organization_id = @org_id
 	 order by x.died_at desc, x.delivery_id desc
 	 limit @limit`
 
+const planAnewSQL = `select set_config('plan_cache_mode', 'force_custom_plan', true)`
+
 // DeadDeliveries lists what is dead, the latest death first.
 func (t *OrgTx) DeadDeliveries(ctx context.Context, f DeadFilter) ([]DeadDelivery, error) {
-	rows, err := collect[DeadDelivery](ctx, t.tx, listDeadSQL, named{
-		"org_id": t.org, "event_type": f.Type, "entity_kind": f.EntityKind, "consumer": f.Consumer,
-		"since": f.Since, "until": f.Until, "before_at": f.BeforeAt, "before_id": f.BeforeID, "limit": pageLimit(f.Limit),
-	})
+	if _, err := t.tx.Exec(ctx, planAnewSQL); err != nil {
+		return nil, wrap("list dead deliveries", err)
+	}
+	args := f.args()
+	args["org_id"] = t.org
+	rows, err := collect[DeadDelivery](ctx, t.tx, listDeadSQL, args)
 	return rows, wrap("list dead deliveries", err)
+}
+
+// CountCap is how far lists are counted: counting all of a large one would cost
+// more than the page that shows the number.
+const CountCap = 10000
+
+const countDeadSQL = `select count(*) from (` + listDeadSQL + `) x`
+
+// CountDead counts what is dead, up to CountCap; CountCap and one means more.
+func (t *OrgTx) CountDead(ctx context.Context, f DeadFilter) (int, error) {
+	if _, err := t.tx.Exec(ctx, planAnewSQL); err != nil {
+		return 0, wrap("count dead deliveries", err)
+	}
+	f.Bare = true
+	args := f.args()
+	args["org_id"], args["limit"] = t.org, CountCap+1
+	var n int
+	err := scan(ctx, t.tx, countDeadSQL, args, &n)
+	return n, wrap("count dead deliveries", err)
+}
+
+const showDeadSQL = deadColumnsSQL + `
+	 where x.organization_id = @org_id and x.delivery_id = any(@ids)
+	 order by x.died_at desc, x.delivery_id desc`
+
+// DeadDelivery returns a delivery that has ever died, whatever became of it since,
+// or bus.ErrNotFound.
+func (t *OrgTx) DeadDelivery(ctx context.Context, id uuid.UUID) (DeadDelivery, error) {
+	row, err := one[DeadDelivery](ctx, t.tx, showDeadSQL, named{"org_id": t.org, "ids": []uuid.UUID{id}, "bare": false})
+	return row, wrap("load dead delivery", err)
+}
+
+// DeadByID returns those of the deliveries that have ever died, without their
+// payloads, the latest death first.
+func (t *OrgTx) DeadByID(ctx context.Context, ids ...uuid.UUID) ([]DeadDelivery, error) {
+	rows, err := collect[DeadDelivery](ctx, t.tx, showDeadSQL, named{"org_id": t.org, "ids": ids, "bare": true})
+	return rows, wrap("load dead deliveries", err)
+}
+
+// deadNamesSQL hops from one value to the next by the index, so that its cost is
+// that of the values and not of the rows.
+const deadNamesSQL = `
+	with recursive types as (
+	    select min(event_type) as v from dead_delivery where organization_id = @org_id and state = 'dead'
+	    union all
+	    select (select min(event_type) from dead_delivery where organization_id = @org_id and state = 'dead' and event_type > types.v)
+	      from types where types.v is not null
+	), kinds as (
+	    select min(entity_kind) as v from dead_delivery where organization_id = @org_id and state = 'dead'
+	    union all
+	    select (select min(entity_kind) from dead_delivery where organization_id = @org_id and state = 'dead' and entity_kind > kinds.v)
+	      from kinds where kinds.v is not null
+	)
+	select array(select v from types where v is not null limit 500) as types,
+	       array(select v from kinds where v is not null limit 500) as kinds,
+	       array(select name from consumers order by name) as consumers`
+
+// DeadNames are the values that the filters of dead deliveries can have.
+type DeadNames struct {
+	Types     []string
+	Kinds     []string
+	Consumers []string
+}
+
+// DeadNames returns what there is to filter dead deliveries by.
+func (t *OrgTx) DeadNames(ctx context.Context) (DeadNames, error) {
+	names, err := one[DeadNames](ctx, t.tx, deadNamesSQL, named{"org_id": t.org})
+	return names, wrap("list names of dead deliveries", err)
 }
 
 // resolved is what replaying or discarding leaves to be audited.

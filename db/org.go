@@ -25,6 +25,7 @@ type Actor struct {
 	ID        uuid.NullUUID // of the token or user
 	Name      string        // what people know the actor by
 	RequestID string        // of the request that asked, if one did
+	Platform  bool          // acts by a right over the platform and not by a role in the organization
 }
 
 // OrgTx is a transaction on behalf of one organization. It runs under a role
@@ -88,12 +89,15 @@ func (t *OrgTx) audit(ctx context.Context, e auditEntry) error {
 }
 
 func insertAudit(ctx context.Context, c conn, org uuid.NullUUID, actor Actor, e auditEntry) error {
+	if e.metadata == nil {
+		e.metadata = map[string]any{}
+	}
+	if actor.Platform {
+		e.metadata["platform"] = true
+	}
 	metadata, err := json.Marshal(e.metadata)
 	if err != nil {
 		return wrap("write audit entry", err)
-	}
-	if e.metadata == nil {
-		metadata = []byte("{}")
 	}
 	_, err = c.Exec(ctx, insertAuditSQL, named{
 		"org_id": org, "actor_kind": actor.Kind, "actor_id": actor.ID, "actor_name": actor.Name,

@@ -91,6 +91,7 @@ type DeliveryRow struct {
 	ID            uuid.UUID `db:"-"`
 	Consumer      string
 	Destination   uuid.UUID
+	URL           *string // of a webhook, also of a deleted one
 	Status        string
 	Attempts      int
 	MaxAttempts   int
@@ -102,7 +103,7 @@ type DeliveryRow struct {
 // The unfinished, the dead and the receipts together are all deliveries there
 // are. A dead one that was replayed is found among the others again.
 const eventDeliveriesSQL = `
-	select c.name as consumer, x.destination, x.status, x.attempts::int, c.max_attempts::int, x.last_error, x.next_attempt_at, x.updated_at
+	select c.name as consumer, x.destination, w.url, x.status, x.attempts::int, c.max_attempts::int, x.last_error, x.next_attempt_at, x.updated_at
 	  from (
 	    select d.consumer_id, d.destination,
 	           case when d.lease_token is not null then 'processing' when s.enabled is false then 'held' else 'pending' end as status,
@@ -122,6 +123,7 @@ const eventDeliveriesSQL = `
 	     where r.organization_id = @org_id and r.first_event_id <= @id and r.last_event_id >= @id and u.event_id = @id
 	  ) x
 	  join consumers c on c.id = x.consumer_id
+	  left join webhook_subscriptions w on w.id = x.destination
 	 order by c.name, x.destination`
 
 // EventDeliveries lists the deliveries of one event.
