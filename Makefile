@@ -1,13 +1,13 @@
 # `make` lists the targets. Everything built for them is in bin/ and .cache/.
 .DEFAULT_GOAL := help
-.PHONY: help run build test generate fmt lint verify verify-code verify-generated bench cover FORCE
+.PHONY: help run build test generate fmt lint verify verify-code verify-generated bench cover e2e screenshots FORCE
 
 CACHE := .cache/bin
 TOOLS := $(CACHE)/.tools
 WITHPG := $(CACHE)/withpg
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 CODE := ./... ./.ci/withpg # a wildcard skips folders with a dot
-GENERATED := db/schema.sql web/api/testdata/openapi.json README.md README.pt-BR.md
+GENERATED := db/schema.sql web/api/testdata/openapi.json README.md README.pt-BR.md $(wildcard web/admin/*.templ web/admin/*_templ.go)
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,14 +24,26 @@ test: $(WITHPG) ## Run all tests against a private Postgres
 	@.ci/deps test
 	CGO_ENABLED=1 $(WITHPG) go test -race -shuffle=on -count=1 ./...
 
-generate: $(WITHPG) ## Refresh the generated files
+e2e: $(WITHPG) ## Run the browser tests alone
+	@.ci/deps test
+	CGO_ENABLED=1 $(WITHPG) go test -race -shuffle=on -count=1 ./app -run TestBrowser
+
+screenshots: $(WITHPG) ## Picture every page of the console in each language, theme and width, into .cache/screenshots
+	@.ci/deps test
+	@rm -rf .cache/screenshots
+	CGO_ENABLED=0 $(WITHPG) go test -count=1 ./app -run TestBrowserPages -screenshots $(CURDIR)/.cache/screenshots
+
+generate: $(WITHPG) $(TOOLS) ## Refresh the generated files
 	@.ci/deps generate
+	$(CACHE)/templ fmt -log-level error -prettier-command none web/admin
+	$(CACHE)/templ generate -log-level error -path web/admin
 	$(WITHPG) go test -count=1 ./db -run TestSchemaDump -update
 	$(WITHPG) go test -count=1 ./web/api -run TestOpenAPIGolden -update
 	$(WITHPG) go test -count=1 ./app -run TestReadmeSettings -update
 
 fmt: $(TOOLS) ## Format the code and bring it to the current Go
 	go fix $(CODE)
+	$(CACHE)/templ fmt -log-level error -prettier-command none web/admin
 	$(CACHE)/golangci-lint fmt $(CODE)
 
 lint: $(TOOLS) ## Run the linters

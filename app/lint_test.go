@@ -139,7 +139,7 @@ func newModule(t *testing.T) string {
 	writeFile(t, filepath.Join(dir, "handlers", "stub.go"),
 		fmt.Sprintf("package handlers\n\nimport (\n\t_ %q\n\t_ %q\n)\n", modulePath+"handlers/outhttp", modulePath+"handlers/webhook"))
 	required := bytes.NewBufferString(goMod)
-	for _, name := range []string{templ, otelSDK} {
+	for _, name := range []string{otelSDK} {
 		stub := path.Join("stubs", path.Base(name))
 		writeFile(t, filepath.Join(dir, stub, "stub.go"), "package "+path.Base(name)+"\n")
 		writeFile(t, filepath.Join(dir, stub, "go.mod"), "module "+name+"\n")

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"time"
+	_ "time/tzdata" // a container or a small machine may have no zones of its own
 
 	"github.com/deskcomm/deskcomm/bus"
 	"github.com/deskcomm/deskcomm/bus/urlpolicy"

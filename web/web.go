@@ -10,6 +10,7 @@ import (
 
 	"github.com/deskcomm/deskcomm/bus/urlpolicy"
 	"github.com/deskcomm/deskcomm/db"
+	"github.com/deskcomm/deskcomm/web/admin"
 	"github.com/deskcomm/deskcomm/web/api"
 )
 
@@ -51,7 +52,8 @@ func New(o Options) http.Handler {
 	if o.ProbesOnly {
 		return r
 	}
-	r.Get("/admin/setup", setupPage(o.DB, o.Logger))
+	r.Mount("/admin", admin.New(admin.Options{DB: o.DB, Logger: o.Logger, PublicURL: o.PublicURL}))
+	r.Get("/", http.RedirectHandler("/admin/", http.StatusSeeOther).ServeHTTP)
 	if o.Inbound != nil {
 		r.Handle("/v1/webhooks/*", apart(o.Inbound))
 	}

@@ -166,7 +166,7 @@ func TestAnAbortedHandlerStaysAborted(t *testing.T) {
 func TestUnknownPathsAndMethodsAreProblems(t *testing.T) {
 	t.Parallel()
 	w := setup(t, Options{})
-	for _, path := range []string{"/", "/v1", "/v1/nope", "/v1/events/", "/v1/webhooks/waha/x", "/docs", "/schemas/Event.json", "/v1/events/1/2"} {
+	for _, path := range []string{"/v1", "/v1/nope", "/v1/events/", "/v1/webhooks/waha/x", "/docs", "/schemas/Event.json", "/v1/events/1/2"} {
 		if p := wantProblem(t, w.send(t, http.MethodGet, path, ""), http.StatusNotFound); p.Code != problem.CodeNotFound {
 			t.Errorf("%s: code = %s", path, p.Code)
 		}
@@ -181,6 +181,14 @@ func TestUnknownPathsAndMethodsAreProblems(t *testing.T) {
 		if got := rec.Header().Get("Allow"); got != want {
 			t.Errorf("%s: Allow = %q, want %q", request, got, want)
 		}
+	}
+}
+
+func TestTheRootLeadsToTheConsole(t *testing.T) {
+	t.Parallel()
+	rec := setup(t, Options{}).send(t, http.MethodGet, "/", "")
+	if got := rec.Header().Get("Location"); rec.Code != http.StatusSeeOther || got != "/admin/" {
+		t.Errorf("/ = %d to %q, want 303 to /admin/", rec.Code, got)
 	}
 }
 
@@ -234,7 +242,7 @@ func TestAnInboundRequestArrivesAsItWasSent(t *testing.T) {
 func TestAnswersCarrySecurityHeaders(t *testing.T) {
 	t.Parallel()
 	w := setup(t, Options{})
-	for _, path := range []string{"/livez", "/v1/events", "/nope", "/admin/setup", "/openapi.json"} {
+	for _, path := range []string{"/livez", "/v1/events", "/nope", "/openapi.json"} {
 		header := w.send(t, http.MethodGet, path, "").Header()
 		for name, want := range map[string]string{
 			"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer",
@@ -297,37 +305,4 @@ func TestProbesTellWhichCheckFailed(t *testing.T) {
 			t.Errorf("%s: HEAD /livez = %d, want 200", name, rec.Code)
 		}
 	}
-}
-
-func TestTheSetupPageNeedsItsLink(t *testing.T) {
-	t.Parallel()
-	d := dbtest.Open(t, dbtest.Fresh(t), db.Options{})
-	w := setup(t, Options{DB: d})
-	token, err := d.OpenSetup(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantGone := func(query string) {
-		t.Helper()
-		rec := w.send(t, http.MethodGet, "/admin/setup"+query, "")
-		body, kind := rec.Body.String(), rec.Header().Get("Content-Type")
-		if rec.Code != http.StatusNotFound || kind != "text/html; charset=utf-8" || !strings.Contains(body, "link is not valid any more") ||
-			!strings.Contains(body, "link não vale mais") || strings.Contains(body, "--organization") {
-			t.Errorf("page for a bad link = %d %s %s, want 404 and a page that says so in both languages", rec.Code, kind, body)
-		}
-	}
-	for _, bad := range []string{"", "?token=", "?token=x", "?token=" + token + "x"} {
-		wantGone(bad)
-	}
-	rec := w.send(t, http.MethodGet, "/admin/setup?token="+token, "")
-	if rec.Code != http.StatusOK || !strings.Contains(rec.Body.String(), "deskcomm setup --organization") {
-		t.Errorf("page = %d %s, want one that tells the command", rec.Code, rec.Body)
-	}
-	if strings.Contains(rec.Body.String(), token) {
-		t.Error("the page repeats the token")
-	}
-	if _, err := d.SetUp(t.Context(), db.NewInstallation{Organization: "Acme", Email: "a@example.com", PasswordHash: "x", Scopes: db.Scopes()}); err != nil {
-		t.Fatal(err)
-	}
-	wantGone("?token=" + token)
 }

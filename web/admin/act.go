@@ -1,0 +1,191 @@
+package admin
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/deskcomm/deskcomm/bus"
+	"github.com/deskcomm/deskcomm/db"
+)
+
+// action is what a person decides about dead deliveries.
+type action string
+
+const (
+	replay  action = "replay"
+	discard action = "discard"
+)
+
+// confirm asks on a page of its own before anything happens.
+func (c *console) confirm(act action) func(w http.ResponseWriter, r *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if err := c.mayAct(r); err != nil {
+			return err
+		}
+		ids, err := chosen(r.URL.Query())
+		if err != nil {
+			return c.nothingChosen(w, r, err)
+		}
+		return c.renderConfirm(w, r, http.StatusOK, act, ids, "")
+	}
+}
+
+func (c *console) renderConfirm(w http.ResponseWriter, r *http.Request, status int, act action, ids []uuid.UUID, alert string) error {
+	v := visitOf(r)
+	rows, err := c.deadByID(r, ids)
+	if err != nil {
+		return err
+	}
+	if len(rows) == 0 {
+		return bus.ErrNotFound
+	}
+	view := v.confirmView(c.frame(r, v.title(act)), act, rows)
+	view.Reason, view.Back, view.Alert = r.FormValue("reason"), backFilter(r).query(), alert
+	view.Cancel = v.backURL(r)
+	render(w, r, status, confirmPage(view))
+	return nil
+}
+
+// carryOut does what was confirmed, each delivery for itself, and says what became
+// of how many.
+func (c *console) carryOut(act action) func(w http.ResponseWriter, r *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if err := r.ParseForm(); err != nil {
+			return err
+		}
+		if err := c.mayAct(r); err != nil {
+			return err
+		}
+		ids, err := chosen(r.PostForm)
+		if err != nil {
+			return c.nothingChosen(w, r, err)
+		}
+		rows, err := c.deadByID(r, ids)
+		if err != nil {
+			return err
+		}
+		var t tally
+		for _, row := range rows {
+			err := c.decide(r, act, row)
+			if field, ok := errors.AsType[*bus.FieldError](err); ok {
+				return c.renderConfirm(w, r, http.StatusUnprocessableEntity, act, ids, visitOf(r).fieldFault(field))
+			}
+			if err := t.count(err); err != nil {
+				return err
+			}
+		}
+		t.gone += len(ids) - len(rows)
+		v := visitOf(r)
+		c.sessions.Put(r.Context(), sessionFlash, v.outcome(act, t))
+		http.Redirect(w, r, v.backURL(r), http.StatusSeeOther)
+		return nil
+	}
+}
+
+// decide carries out one decision in a transaction of its own.
+func (c *console) decide(r *http.Request, act action, row db.DeadDelivery) error {
+	return c.db.InOrg(r.Context(), row.OrgID, visitOf(r).actor(r), func(t *db.OrgTx) error {
+		if act == replay {
+			return t.Replay(r.Context(), row.ID, r.PostFormValue("reason"))
+		}
+		return t.Discard(r.Context(), row.ID, r.PostFormValue("reason"))
+	})
+}
+
+// tally is what became of the deliveries of one decision.
+type tally struct {
+	done int
+	gone int // not dead any more, or their destination is gone
+}
+
+// count adds the outcome of one delivery; an error that is no outcome comes back.
+func (t *tally) count(err error) error {
+	switch {
+	case err == nil:
+		t.done++
+	case errors.Is(err, bus.ErrConflict), errors.Is(err, bus.ErrNotFound):
+		t.gone++
+	default:
+		return err
+	}
+	return nil
+}
+
+// mayAct refuses who may not decide; the refusal is audited.
+func (c *console) mayAct(r *http.Request) error {
+	v := visitOf(r)
+	if v.scope.mayAct {
+		return nil
+	}
+	if v.scope.all() {
+		return errForbidden
+	}
+	err := c.db.InOrg(r.Context(), v.scope.org, v.actor(r), func(t *db.OrgTx) error {
+		return t.Record(r.Context(), "authz.denied", "delivery", uuid.Nil)
+	})
+	return errors.Join(errForbidden, err)
+}
+
+// deadByID loads deliveries of whatever the person looks at.
+func (c *console) deadByID(r *http.Request, ids []uuid.UUID) (rows []db.DeadDelivery, err error) {
+	v := visitOf(r)
+	if v.scope.all() {
+		return c.db.DeadEverywhereByID(r.Context(), v.actor(r), ids...)
+	}
+	err = c.inScope(r, func(t *db.OrgTx) error {
+		rows, err = t.DeadByID(r.Context(), ids...)
+		return err
+	})
+	return rows, err
+}
+
+var errNothingChosen = errors.New("no delivery is chosen")
+
+// chosen reads the ids of the deliveries to decide about.
+func chosen(form url.Values) ([]uuid.UUID, error) {
+	var ids []uuid.UUID
+	for _, text := range form["id"] {
+		id, err := uuid.Parse(text)
+		if err != nil {
+			return nil, bus.Invalid("id", "must be an id")
+		}
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 {
+		return nil, errNothingChosen
+	}
+	if len(ids) > pageSize {
+		return nil, bus.Invalid("id", "at most 50 at once")
+	}
+	return ids, nil
+}
+
+// nothingChosen sends who pressed a button without choosing back to the list.
+func (c *console) nothingChosen(w http.ResponseWriter, r *http.Request, err error) error {
+	if !errors.Is(err, errNothingChosen) {
+		return err
+	}
+	v := visitOf(r)
+	c.sessions.Put(r.Context(), sessionFlash, v.L.NothingChosen)
+	http.Redirect(w, r, v.backURL(r), http.StatusSeeOther)
+	return nil
+}
+
+// backURL is the list that the person came from.
+func (v *visit) backURL(r *http.Request) string {
+	return v.scope.url("/admin/dlq", backFilter(r).pairs()...)
+}
+
+func backFilter(r *http.Request) filter {
+	q, err := url.ParseQuery(r.FormValue("back"))
+	if err != nil {
+		return filter{}
+	}
+	return filterOf(q)
+}

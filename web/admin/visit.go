@@ -1,0 +1,181 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/deskcomm/deskcomm/bus"
+	"github.com/deskcomm/deskcomm/db"
+	"github.com/deskcomm/deskcomm/web/problem"
+)
+
+// everywhere is the value of the parameter "organization" for all of them.
+const everywhere = "all"
+
+// visit is what is known about a request before its page is made.
+type visit struct {
+	*locale
+	person *db.Person // nil when nobody is logged in
+	scope  scope
+	now    time.Time
+}
+
+// scope is what a person looks at: one organization, or all.
+type scope struct {
+	org      uuid.UUID // nil for all
+	name     string
+	zone     *time.Location
+	role     db.Role // of the person in the organization
+	platform bool    // seen by a right over the platform only
+	param    string  // what "organization" says in URLs; "" for the person's first
+	mayAct   bool    // may replay and discard
+}
+
+func (s scope) all() bool { return s.org == uuid.Nil }
+
+// mayReveal reports whether personal data may be shown.
+func (s scope) mayReveal() bool { return s.role.AtLeast(db.RoleManager) || s.platform }
+
+type visitKey struct{}
+
+func visitOf(r *http.Request) *visit { return r.Context().Value(visitKey{}).(*visit) } // withVisit set it
+
+// withVisit gives each request its visit, of nobody yet.
+func (c *console) withVisit(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Add("Vary", "Accept-Language") // scs adds Cookie
+		v := &visit{locale: c.locales.of(r), now: time.Now()}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), visitKey{}, v)))
+	})
+}
+
+// requirePerson lets only people who are logged in pass, and finds out what they
+// look at.
+func (c *console) requirePerson(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v := visitOf(r)
+		person, err := c.currentPerson(r.Context())
+		if errors.Is(err, bus.ErrNotFound) {
+			c.askToLogIn(w, r)
+			return
+		}
+		if err == nil {
+			v.person = &person
+			v.scope, err = c.scopeOf(r.Context(), person, r.FormValue("organization"))
+		}
+		if err != nil {
+			c.fail(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// currentPerson is who is logged in, or bus.ErrNotFound.
+func (c *console) currentPerson(ctx context.Context) (db.Person, error) {
+	id, err := uuid.Parse(c.sessions.GetString(ctx, sessionUser))
+	if err != nil {
+		return db.Person{}, bus.ErrNotFound
+	}
+	person, err := c.db.Person(ctx, id)
+	if err == nil && person.SessionVersion != c.sessions.GetInt(ctx, sessionVersion) {
+		return db.Person{}, bus.ErrNotFound // the password was changed since
+	}
+	return person, err
+}
+
+// askToLogIn sends a browser to the login and back to the page it wanted. What a
+// script asked for just fails: its page stays as it is.
+func (c *console) askToLogIn(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("HX-Request") != "" {
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	target := "/admin/login"
+	if r.Method == http.MethodGet && r.URL.RequestURI() != "/admin/" {
+		target += "?next=" + url.QueryEscape(r.URL.RequestURI())
+	}
+	http.Redirect(w, r, target, http.StatusSeeOther)
+}
+
+// scopeOf finds what the parameter "organization" names for a person. What they
+// may not see does not exist.
+func (c *console) scopeOf(ctx context.Context, p db.Person, param string) (scope, error) {
+	platform := p.Platform != db.PlatformNone
+	if param == "" {
+		if len(p.Memberships) > 0 {
+			return memberScope(p.Memberships[0], ""), nil
+		}
+		param = everywhere
+	}
+	if param == everywhere {
+		if !platform {
+			return scope{}, errNoOrganization
+		}
+		return scope{param: everywhere, zone: zoneOf(""), platform: true, mayAct: p.Platform == db.PlatformFull}, nil
+	}
+	id, err := uuid.Parse(param)
+	if err != nil {
+		return scope{}, bus.Invalid("organization", "must be an id")
+	}
+	for _, m := range p.Memberships {
+		if m.OrgID == id {
+			return memberScope(m, id.String()), nil
+		}
+	}
+	if !platform {
+		return scope{}, bus.ErrNotFound
+	}
+	m, err := c.db.OrganizationName(ctx, id)
+	s := memberScope(m, id.String())
+	s.platform, s.mayAct = true, p.Platform == db.PlatformFull
+	return s, err
+}
+
+func memberScope(m db.Membership, param string) scope {
+	return scope{
+		org: m.OrgID, name: m.Organization, zone: zoneOf(m.Timezone), role: m.Role, param: param, mayAct: m.Role.AtLeast(db.RoleAdmin),
+	}
+}
+
+// defaultZone is where most of our organizations are.
+const defaultZone = "America/Sao_Paulo"
+
+func zoneOf(name string) *time.Location {
+	for _, try := range []string{name, defaultZone} {
+		if zone, err := time.LoadLocation(try); err == nil && try != "" {
+			return zone
+		}
+	}
+	return time.UTC
+}
+
+// actor is the person of a request, for the audit log.
+func (v *visit) actor(r *http.Request) db.Actor {
+	return db.Actor{
+		Kind: db.ActorUser, ID: uuid.NullUUID{UUID: v.person.ID, Valid: true}, Name: v.person.Email,
+		RequestID: problem.RequestID(r.Context()), Platform: v.scope.platform,
+	}
+}
+
+// inScope runs fn on behalf of the organization that is looked at. A look by a
+// right over the platform is audited.
+func (c *console) inScope(r *http.Request, fn func(t *db.OrgTx) error) error {
+	v := visitOf(r)
+	if v.scope.all() {
+		return errNoOrganization
+	}
+	return c.db.InOrg(r.Context(), v.scope.org, v.actor(r), func(t *db.OrgTx) error {
+		if v.scope.platform && r.Method == http.MethodGet {
+			if err := t.Record(r.Context(), "platform.read", "organization", v.scope.org); err != nil {
+				return err
+			}
+		}
+		return fn(t)
+	})
+}
