@@ -65,10 +65,11 @@ func New(o Options) http.Handler {
 				r.Post("/dlq/"+string(act), c.page(c.carryOut(act)))
 			}
 			r.Get("/dlq/{id}", c.page(c.showDead))
-			r.NotFound(c.page(func(http.ResponseWriter, *http.Request) error { return errNoPage }))
 		})
 	})
-	r.MethodNotAllowed(c.page(func(http.ResponseWriter, *http.Request) error { return errNoPage }))
+	noPage := c.page(func(http.ResponseWriter, *http.Request) error { return errNoPage })
+	r.NotFound(chi.Chain(limitForm, c.sessions.LoadAndSave, c.requirePerson).HandlerFunc(noPage).ServeHTTP)
+	r.MethodNotAllowed(noPage)
 	return r
 }
 
