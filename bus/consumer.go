@@ -36,8 +36,9 @@ type Consumer struct {
 // Handler reads deliveries for one consumer.
 //
 // The verdict is the returned error: nil is done, [Permanent] is dead now,
-// [RetryAfter] was told when to come again, [Skip] is pointless by now, any other
-// error is retried by the policy. Handle may be called again for the same
+// [RetryAfter] was told when to come again, [Postpone] has not been tried, [Skip]
+// is pointless by now, any other error is retried by the policy. An error that is
+// [ErrUnavailable] is postponed: the trouble is ours. Handle may be called again for the same
 // delivery at any time, with the same ID. Its context ends when the lease is
 // lost, when the timeout has passed or when the grace of a shutdown is over.
 type Handler interface {

@@ -14,6 +14,9 @@ import (
 // has just started does not lease more than it can begin.
 const claimBatch = 500
 
+// unavailableWait is how long a delivery waits that our own database has failed.
+const unavailableWait = 5 * time.Second
+
 // Drainer claims due deliveries for a set of handlers, runs them and settles
 // what they return. One Drainer serves all consumers of a process; each has its
 // own slots, so that none waits for another.
@@ -39,8 +42,8 @@ type run struct {
 }
 
 // Run claims and handles until ctx ends, then waits up to the grace for the work
-// in hand and returns nil. What is not finished by then keeps its lease and is
-// claimed again when that has run out.
+// in hand and returns nil. What is not finished by then is cancelled and due at
+// once, for another process.
 func (d *Drainer) Run(ctx context.Context) error {
 	r := d.newRun()
 	// Work in hand outlives ctx: a shutdown ends claiming first. What keeps and
@@ -174,11 +177,6 @@ func (r *run) start(work context.Context, d *Delivery) {
 		defer cancel(nil)
 		s := verdict(d, errGone) // stands when the handler never returns here
 		defer func() { r.finish(ctx, work, s) }()
-		if d.Budgeted > d.MaxAttempts {
-			// Its last attempt ended with its process.
-			s = verdict(d, Permanent(errDiedTrying))
-			return
-		}
 		s = r.handle(ctx, slots, d)
 	})
 }
@@ -200,19 +198,21 @@ func (r *run) handle(ctx context.Context, slots *consumerSlots, d *Delivery) (s 
 }
 
 // finish hands a verdict to the settler. An attempt that failed because it was
-// cancelled has none: somebody else owns the delivery, or its lease runs out.
+// cancelled has none of its own: somebody else owns the delivery, or is to take it
+// over now.
 func (r *run) finish(ctx, work context.Context, s Settlement) {
 	lost := errors.Is(context.Cause(ctx), ErrLeaseLost)
 	switch {
-	case s.Verdict == VerdictDone || (!lost && work.Err() == nil):
-		r.results <- s
-		return
+	case s.Verdict == VerdictDone:
 	case lost:
 		r.Logger.WarnContext(ctx, "attempt cancelled, the lease was lost", s.attrs()...)
-	default:
+		r.release(s.Delivery)
+		return
+	case work.Err() != nil:
 		r.Logger.WarnContext(ctx, "attempt cut off by the shutdown", s.attrs()...)
+		s = Settlement{Delivery: s.Delivery, Verdict: VerdictPostpone, Error: errCutOff.Error()}
 	}
-	r.release(s.Delivery)
+	r.results <- s
 }
 
 // release gives the slot of d back and forgets its lease.
@@ -243,6 +243,10 @@ func verdict(d *Delivery, err error) Settlement {
 		s.Verdict = VerdictDead
 	} else if later, ok := errors.AsType[*RetryAfterError](err); ok {
 		s.NotUntil = later.After
+	} else if later, ok := errors.AsType[*PostponeError](err); ok {
+		s.Verdict, s.NotUntil = VerdictPostpone, later.After
+	} else if errors.Is(err, ErrUnavailable) {
+		s.Verdict, s.NotUntil = VerdictPostpone, unavailableWait
 	}
 	return s
 }

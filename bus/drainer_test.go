@@ -75,6 +75,10 @@ func TestErrorsBecomeVerdicts(t *testing.T) {
 		"retry after waits":         {bus.RetryAfter(time.Hour, errRefused), bustest.State{Status: "pending", Attempts: 1, LastError: "refused"}, true},
 		"wrapped retry after waits": {wrap(bus.RetryAfter(time.Hour, errRefused)), bustest.State{Status: "pending", Attempts: 1, LastError: "send message: refused"}, true},
 		"retry after never hurries": {bus.RetryAfter(time.Second, errRefused), bustest.State{Status: "pending", Attempts: 1, LastError: "refused"}, false},
+		"permanent beats our own trouble":      {bus.Permanent(bus.ErrUnavailable), bustest.State{Status: "dead", Attempts: 1, LastError: "the database is not available"}, false},
+		"postpone spends nothing":              {bus.Postpone(time.Hour, errRefused), bustest.State{Status: "pending", LastError: "refused"}, true},
+		"wrapped postpone spends nothing":      {wrap(bus.Postpone(time.Hour, errRefused)), bustest.State{Status: "pending", LastError: "send message: refused"}, true},
+		"permanent beats postpone":             {bus.Postpone(time.Hour, bus.Permanent(errRefused)), bustest.State{Status: "dead", Attempts: 1, LastError: "refused"}, false},
 		"permanent beats retry":     {bus.RetryAfter(time.Hour, bus.Permanent(errRefused)), bustest.State{Status: "dead", Attempts: 1, LastError: "refused"}, false},
 		"one of joined errors":      {errors.Join(errRefused, bus.Permanent(errRefused)), bustest.State{Status: "dead", Attempts: 1, LastError: "refused\nrefused"}, false},
 	}
@@ -254,28 +258,43 @@ func TestAHandlerThatOverrunsItsTimeoutFailsItsAttempt(t *testing.T) {
 	}, handler{c, untilCancelled})
 }
 
-func TestACrashDuringTheLastAttemptEndsDeadWithoutTheHandler(t *testing.T) {
+// Nothing was tried outside, and the handler cannot help it.
+func TestOurOwnTroubleSpendsNoAttemptAndIsTriedAgainSoon(t *testing.T) {
 	t.Parallel()
-	c := reader("once", retry(bus.Ladder(nil)))
-	handle := func(context.Context, *bus.Delivery) error {
-		t.Error("the handler was called")
-		return nil
+	cases := map[string]error{
+		"bare":    bus.ErrUnavailable,
+		"wrapped": fmt.Errorf("load 10.0.0.1: %w", bus.ErrUnavailable),
 	}
-	inBubble(t, func(r *rig) {
-		event := r.log.Emit(happened, 1)[0]
-		// A process that dies with the delivery in hand.
-		if claimed, err := r.log.Claim(t.Context(), []bus.Want{{Consumer: c.Name, Limit: 1}}); err != nil || len(claimed) != 1 {
-			t.Fatalf("Claim() = %d deliveries, %v", len(claimed), err)
-		}
-		r.start()
-		bustest.Advance(29 * time.Second)
-		r.wantCount("processing", 1)
-		bustest.Advance(time.Second)
-		want := bustest.State{Status: "dead", Attempts: 2, LastError: "the process died during the last attempt"}
-		if got := r.log.State(event, c.Name); got != want {
-			t.Errorf("state = %+v, want %+v", got, want)
-		}
-	}, handler{c, handle})
+	for name, trouble := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := reader("any")
+			handle := func(_ context.Context, d *bus.Delivery) error {
+				if d.Attempt != 1 {
+					t.Errorf("attempt %d, want the first until it is made", d.Attempt)
+				}
+				return trouble
+			}
+			var calls atomic.Int64
+			inBubble(t, func(r *rig) {
+				event := r.log.Emit(happened, 1)[0]
+				r.start()
+				bustest.Advance(5*time.Second - time.Millisecond)
+				if n := calls.Load(); n != 1 {
+					t.Errorf("%d tries before 5 s, want 1", n)
+				}
+				bustest.Advance(time.Hour)
+				if n := calls.Load(); n < 600 {
+					t.Errorf("%d tries within an hour, want one each few seconds and no end", n)
+				}
+				want := bustest.State{Status: "pending", LastError: "the database is not available"} // and no address
+				if got := r.log.State(event, c.Name); got != want {
+					t.Errorf("state = %+v, want %+v", got, want)
+				}
+				r.wantLines("attempt failed", 0)
+			}, handler{c, counted(&calls, handle)})
+		})
+	}
 }
 
 func TestAFailedClaimIsLoggedAndRepeatedAtTheNextLook(t *testing.T) {

@@ -50,6 +50,22 @@ func RetryAfter(after time.Duration, err error) error {
 	return &RetryAfterError{After: after, Err: err}
 }
 
+// PostponeError asks for another try when After has passed, at no cost.
+type PostponeError struct {
+	After time.Duration
+	Err   error
+}
+
+func (e *PostponeError) Error() string { return e.Err.Error() }
+func (e *PostponeError) Unwrap() error { return e.Err }
+
+// Postpone says that the time has not come: nothing was tried, so no attempt is
+// spent. The delivery is due when after has passed, at once if that is not above
+// 0; it may be postponed without end.
+func Postpone(after time.Duration, err error) error {
+	return &PostponeError{After: after, Err: err}
+}
+
 // SkipError ends a delivery without its effect, for a reason a person can read.
 type SkipError struct{ Reason string }
 
@@ -62,9 +78,8 @@ func Skip(reason string) error { return &SkipError{Reason: reason} }
 // taken its delivery over.
 var ErrLeaseLost = errors.New("lease lost")
 
-// errDiedTrying ends a delivery whose every attempt was used up, the last of them
-// by a process that died.
-var errDiedTrying = errors.New("the process died during the last attempt")
+// errCutOff is the error of an attempt that a shutdown has ended.
+var errCutOff = errors.New("the attempt was cut off by a shutdown")
 
 // errGone is the error of an attempt whose handler has ended its goroutine.
 var errGone = errors.New("the handler ended its goroutine")

@@ -31,21 +31,23 @@ type Lease struct {
 	Token int64
 }
 
-// Verdict is the end of one attempt.
+// Verdict is the end of one attempt. Each but a postponement counts as one of the
+// delivery's; until then it does not.
 type Verdict string
 
 // The verdicts.
 const (
-	VerdictDone  Verdict = "done"
-	VerdictRetry Verdict = "retry" // due again by the policy, or dead when the budget is spent
-	VerdictDead  Verdict = "dead"
-	VerdictSkip  Verdict = "skipped"
+	VerdictDone     Verdict = "done"
+	VerdictRetry    Verdict = "retry"     // due again by the policy, or dead when the budget is spent
+	VerdictPostpone Verdict = "postponed" // due again when told; no attempt is spent
+	VerdictDead     Verdict = "dead"
+	VerdictSkip     Verdict = "skipped"
 )
 
 // Settlement is the verdict over one claimed delivery.
 type Settlement struct {
 	Delivery *Delivery
 	Verdict  Verdict
-	Error    string        // for retry, dead and skipped: what a person should read
-	NotUntil time.Duration // for retry: wait at least this long
+	Error    string        // for all but done: what a person should read; a postponement without one leaves the last
+	NotUntil time.Duration // for retry: wait at least this long; for postponed: this long
 }

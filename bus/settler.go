@@ -119,6 +119,8 @@ func (r *run) report(ctx context.Context, batch []Settlement, lost []Lease) {
 			r.Logger.WarnContext(ctx, "verdict refused, the lease was lost", s.attrs()...)
 		case s.Verdict == VerdictDead || spent:
 			r.Logger.InfoContext(ctx, "delivery is dead", append(s.attrs(), "error", s.Error)...)
+		case s.Verdict == VerdictPostpone:
+			r.Logger.InfoContext(ctx, "attempt postponed", append(s.attrs(), "error", s.Error)...)
 		case s.Verdict == VerdictRetry:
 			r.Logger.WarnContext(ctx, "attempt failed", append(s.attrs(), "error", s.Error)...)
 		default:

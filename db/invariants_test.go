@@ -243,7 +243,7 @@ func TestInvariant7OnlyTheCurrentTokenSettles(t *testing.T) {
 	if second.ID != first.ID {
 		t.Errorf("delivery id changed from %s to %s between attempts", first.ID, second.ID)
 	}
-	for _, verdict := range []bus.Verdict{bus.VerdictDone, bus.VerdictRetry, bus.VerdictDead, bus.VerdictSkip} {
+	for _, verdict := range []bus.Verdict{bus.VerdictDone, bus.VerdictRetry, bus.VerdictPostpone, bus.VerdictDead, bus.VerdictSkip} {
 		if lost := w.settle(first, verdict, "late"); len(lost) != 1 {
 			t.Errorf("%s under a stale token was accepted", verdict)
 		}
@@ -262,7 +262,7 @@ func TestInvariant7OnlyTheCurrentTokenSettles(t *testing.T) {
 	if lost, err := w.db.Extend(t.Context(), []bus.Lease{first.Lease(), second.Lease()}); err != nil || !cmp.Equal(lost, []bus.Lease{first.Lease()}) {
 		t.Errorf("Extend() = %v, %v, want only the stale lease lost", lost, err)
 	}
-	if got, want := w.states(id), map[string]string{consumer: "processing 2/3"}; !cmp.Equal(got, want) {
+	if got, want := w.states(id), map[string]string{consumer: "processing 0/3"}; !cmp.Equal(got, want) {
 		t.Errorf("after late verdicts: %v, want %v", got, want)
 	}
 	if lost := w.settle(second, bus.VerdictDone, ""); len(lost) != 0 {

@@ -33,7 +33,7 @@ table attempt
     response text
     started_at timestamp with time zone not null
     duration interval not null
-    attempt_outcome_check CHECK ((outcome = ANY (ARRAY['done'::text, 'retry'::text, 'dead'::text, 'skipped'::text])))
+    attempt_outcome_check CHECK ((outcome = ANY (ARRAY['done'::text, 'retry'::text, 'postponed'::text, 'dead'::text, 'skipped'::text])))
     attempt_pkey PRIMARY KEY (organization_id, delivery_id, number)
     policy own_organization using ((organization_id = current_organization()))
     deskcomm_api may select
@@ -544,7 +544,6 @@ begin
         update delivery d
            set lease_token = (select token from lease),
                due_at = clock_timestamp() + p_lease_time,
-               attempts = d.attempts + 1,
                updated_at = clock_timestamp()
           from due
          where d.consumer_id = due.consumer_id
@@ -555,7 +554,7 @@ begin
         returning d.*
     )
     select c.consumer_id, c.destination, c.organization_id, c.lane, c.seq, c.lease_token,
-           w.name, (c.attempts + c.earlier_attempts)::int, c.attempts::int, w.max_attempts::int,
+           w.name, (c.attempts + c.earlier_attempts + 1)::int, (c.attempts + 1)::int, w.max_attempts::int,
            e.id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at
       from claimed c
       join want w on w.id = c.consumer_id

@@ -23,7 +23,7 @@ const settleDeliveriesSQL = `
 	        as v (consumer_id, destination, organization_id, lane, seq, token, delivery_id, verdict, error, not_until,
 	              started_at, duration, status_code, response)
 	), mine as (
-	    select d.event_id, d.attempts, d.earlier_attempts, v.*
+	    select d.event_id, d.attempts + 1 as attempts, d.earlier_attempts, v.*
 	      from delivery d
 	      join verdict v using (consumer_id, destination, organization_id, lane, seq)
 	     where d.lease_token = v.token
@@ -37,22 +37,26 @@ const settleDeliveriesSQL = `
 	), finished as (
 	    delete from delivery d
 	     using judged j
-	     where j.outcome <> 'retry'
+	     where j.outcome not in ('retry', 'postponed')
 	       and d.consumer_id = j.consumer_id and d.destination = j.destination and d.organization_id = j.organization_id
 	       and d.lane = j.lane and d.seq = j.seq
-	), postponed as (
+	), due_again as (
 	    update delivery d
-	       set due_at = clock_timestamp() + greatest(retry_delay(j.retry_steps, j.retry_jitter, j.attempts), j.not_until),
-	           lease_token = null, last_error = j.error, updated_at = clock_timestamp()
+	       set due_at = clock_timestamp() + greatest(
+	               case when j.outcome = 'retry' then retry_delay(j.retry_steps, j.retry_jitter, j.attempts) else interval '0' end, j.not_until),
+	           lease_token = null,
+	           attempts = case when j.outcome = 'retry' then j.attempts else d.attempts end,
+	           last_error = case when j.outcome = 'retry' then j.error else coalesce(nullif(j.error, ''), d.last_error) end,
+	           updated_at = clock_timestamp()
 	      from judged j
-	     where j.outcome = 'retry'
+	     where j.outcome in ('retry', 'postponed')
 	       and d.consumer_id = j.consumer_id and d.destination = j.destination and d.organization_id = j.organization_id
 	       and d.lane = j.lane and d.seq = j.seq
 	), receipts as (
 	    insert into receipt (organization_id, consumer_id, outcome, reason, first_event_id, last_event_id, event_ids, destinations, attempts)
 	    select organization_id, consumer_id, outcome, case when outcome = 'skipped' then error end,
 	           (array_agg(event_id order by event_id))[1], (array_agg(event_id order by event_id desc))[1],
-	           array_agg(event_id order by event_id), array_agg(destination order by event_id), array_agg(attempts order by event_id)
+	           array_agg(event_id order by event_id), array_agg(destination order by event_id), array_agg(attempts::smallint order by event_id)
 	      from judged
 	     where outcome in ('done', 'skipped')
 	     group by organization_id, consumer_id, outcome, case when outcome = 'skipped' then error end
@@ -74,13 +78,16 @@ const settleDeliveriesSQL = `
 	           nullif(status_code, 0), nullif(response, ''), started_at, duration
 	      from judged
 	     where started_at is not null
-	    on conflict (organization_id, delivery_id, number) do nothing
+	    on conflict (organization_id, delivery_id, number) do update
+	       set outcome = excluded.outcome, error = excluded.error, status_code = excluded.status_code, response = excluded.response,
+	           started_at = excluded.started_at, duration = excluded.duration
+	     where attempt.outcome = 'postponed' -- it spent nothing, so the next try has its number
 	), thawed as (
 	    delete from frozen_body b using judged j where b.delivery_id = j.delivery_id and j.outcome in ('done', 'skipped')
 	), subscribers as materialized (
 	    select s.id
 	      from webhook_subscriptions s
-	     where s.id in (select destination from judged where started_at is not null)
+	     where s.id in (select destination from judged where started_at is not null and outcome <> 'postponed')
 	     order by s.id
 	       for update
 	), counted as (
@@ -93,7 +100,7 @@ const settleDeliveriesSQL = `
 	                   (array_agg(status_code order by started_at desc))[1] as last_status,
 	                   (array_agg(error order by started_at desc))[1] as last_error
 	              from judged
-	             where started_at is not null
+	             where started_at is not null and outcome <> 'postponed'
 	             group by destination) t
 	      join subscribers on subscribers.id = t.destination
 	     where s.id = t.destination

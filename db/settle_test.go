@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/deskcomm/deskcomm/bus"
 	"github.com/deskcomm/deskcomm/db"
@@ -55,6 +57,48 @@ func TestAttemptsAreKeptAndFailuresOfADestinationCounted(t *testing.T) {
 	}
 	if n := w.count("select count(*) from attempt where organization_id = $1 and number between 1 and 3", w.org); n != 3 {
 		t.Errorf("%d attempts are kept, want 3", n)
+	}
+}
+
+// What it found is kept until the try that spends the attempt, which has its number.
+func TestAPostponedTryBlamesNobodyAndGivesItsNumberToTheNext(t *testing.T) {
+	t.Parallel()
+	w := withWebhooks(t)
+	sub := w.subscribe("custom.*")
+	w.emit(ownType())
+	w.relay()
+	settle := func(status int, verdict bus.Verdict, text string) {
+		t.Helper()
+		d := attempted(w.claim(bus.WebhookDispatch, 1)[0], status)
+		if _, err := w.db.Settle(t.Context(), []bus.Settlement{{Delivery: d, Verdict: verdict, Error: text}}); err != nil {
+			t.Fatal(err)
+		}
+		w.later(24 * time.Hour)
+	}
+	attempts := func() (found []string) {
+		t.Helper()
+		rows, err := dbtest.Conn(t, w.url).Query(t.Context(), `
+			select format('%s %s %s %s', number, outcome, status_code, error) from attempt where organization_id = $1 order by number`, w.org)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	settle(500, bus.VerdictRetry, "http_500")
+	settle(429, bus.VerdictPostpone, "busy")
+	if diff := cmp.Diff([]string{"1 retry 500 http_500", "2 postponed 429 busy"}, attempts()); diff != "" {
+		t.Errorf("attempts after a postponement (-want +got):\n%s", diff)
+	}
+	if n := w.count("select consecutive_failures * 1000 + last_status from webhook_subscriptions where id = $1", sub); n != 1500 {
+		t.Errorf("failures and status of the destination are %d, want 1 and 500: a postponement is no failure", n)
+	}
+	settle(503, bus.VerdictRetry, "http_503")
+	settle(200, bus.VerdictDone, "")
+	if diff := cmp.Diff([]string{"1 retry 500 http_500", "2 retry 503 http_503", "3 done 200 "}, attempts()); diff != "" {
+		t.Errorf("attempts at the end (-want +got):\n%s", diff)
 	}
 }
 

@@ -71,7 +71,7 @@ func nothingIsDoneForNothing(b bench) {
 func leaseExcludesUntilItEnds(b bench) {
 	event := b.emit()
 	first := b.claimOne(b.consumer)
-	b.want(event, b.consumer, State{Status: "processing", Attempts: 1})
+	b.want(event, b.consumer, State{Status: "processing"})
 	b.claimNone(b.consumer, "just after the claim")
 	b.log.Elapse(b.log.LeaseTime() * 9 / 10)
 	b.claimNone(b.consumer, "before the lease ends")
@@ -79,9 +79,6 @@ func leaseExcludesUntilItEnds(b bench) {
 	second := b.claimOne(b.consumer)
 	if second.Token <= first.Token {
 		b.Errorf("token %d after %d, want a larger one", second.Token, first.Token)
-	}
-	if second.Attempt != first.Attempt+1 || second.Budgeted != first.Budgeted+1 {
-		b.Errorf("attempt %d (%d of the budget) after %d (%d), want one more", second.Attempt, second.Budgeted, first.Attempt, first.Budgeted)
 	}
 	b.claimNone(b.consumer, "just after the second claim")
 }
@@ -111,18 +108,6 @@ func deliveryIsTheSameAtEveryAttempt(b bench) {
 	}
 }
 
-func crashIsAnAttempt(b bench) {
-	once := b.register(bus.Ladder(nil))
-	b.emit()
-	for n := 1; n <= 3; n++ {
-		d := b.claimOne(once)
-		if d.Attempt != n || d.Budgeted != n || d.MaxAttempts != 1 {
-			b.Fatalf("attempt %d (%d of %d), want %d of 1", d.Attempt, d.Budgeted, d.MaxAttempts, n)
-		}
-		b.log.Elapse(2 * b.log.LeaseTime())
-	}
-}
-
 func onlyTheCurrentTokenSettles(b bench) {
 	event := b.emit()
 	first := b.claimOne(b.consumer)
@@ -132,11 +117,11 @@ func onlyTheCurrentTokenSettles(b bench) {
 		if got, want := b.trySettle(settlement(first, v, "late")), []bus.Lease{first.Lease()}; !slices.Equal(got, want) {
 			b.Errorf("Settle(%s) under a stale token lost %v, want %v", v, got, want)
 		}
-		b.want(event, b.consumer, State{Status: "processing", Attempts: 2})
+		b.want(event, b.consumer, State{Status: "processing"})
 	}
 	b.claimNone(b.consumer, "after a late verdict")
 	b.settle(settlement(second, bus.VerdictDone, ""))
-	b.want(event, b.consumer, State{Status: "done", Attempts: 2})
+	b.want(event, b.consumer, State{Status: "done", Attempts: 1})
 }
 
 func expiredLeaseIsGoodUntilAnotherClaims(b bench) {

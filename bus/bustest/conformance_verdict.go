@@ -99,6 +99,37 @@ func retryIsNotEarlierThanTold(b bench) {
 	}
 }
 
+func postponedSpendsNothing(b bench) {
+	event := b.emit()
+	for _, wait := range []time.Duration{step, 0, -step} {
+		d := b.claimOne(b.consumer)
+		if d.Attempt != 1 || d.Budgeted != 1 {
+			b.Errorf("attempt %d (%d of the budget) after postponements only, want the first", d.Attempt, d.Budgeted)
+		}
+		b.settle(bus.Settlement{Delivery: d, Verdict: bus.VerdictPostpone, Error: "too early", NotUntil: wait})
+		b.want(event, b.consumer, State{Status: "pending", LastError: "too early"})
+		if wait > 0 {
+			b.log.Elapse(wait * 9 / 10)
+			b.claimNone(b.consumer, "earlier than told")
+			b.log.Elapse(wait * 2 / 10)
+		}
+	}
+	b.settle(settlement(b.claimOne(b.consumer), bus.VerdictRetry, "refused"))
+	b.log.Elapse(2 * step)
+	last := b.claimOne(b.consumer)
+	b.settle(settlement(last, bus.VerdictPostpone, ""))
+	b.want(event, b.consumer, State{Status: "pending", Attempts: 1, LastError: "refused"})
+	if lost := b.trySettle(settlement(last, bus.VerdictDone, "")); len(lost) != 1 {
+		b.Error("a verdict was accepted after the postponement")
+	}
+	again := b.claimOne(b.consumer)
+	if again.Attempt != 2 || again.Budgeted != 2 {
+		b.Errorf("attempt %d (%d of the budget) after one failure, want the second", again.Attempt, again.Budgeted)
+	}
+	b.settle(settlement(again, bus.VerdictDone, ""))
+	b.wantEnded(again, State{Status: "done", Attempts: 2})
+}
+
 func lastAttemptEndsDead(b bench) {
 	b.emit()
 	for range 2 {
@@ -140,8 +171,8 @@ func mixedBatchSettlesEach(b bench) {
 	b.want(events[1], b.consumer, State{Status: "pending", Attempts: 1, LastError: "busy"})
 	b.want(events[1], once, State{Status: "skipped", Attempts: 1, LastError: "pointless"})
 	b.want(events[2], b.consumer, State{Status: "dead", Attempts: 1, LastError: "impossible"})
-	b.want(events[2], once, State{Status: "processing", Attempts: 1})
-	b.want(events[3], once, State{Status: "processing", Attempts: 1})
+	b.want(events[2], once, State{Status: "processing"})
+	b.want(events[3], once, State{Status: "processing"})
 }
 
 func consumersAreApart(b bench) {
@@ -152,7 +183,7 @@ func consumersAreApart(b bench) {
 		b.Errorf("both consumers have delivery %s, key %v", mine.ID, mine.Key)
 	}
 	b.settle(settlement(mine, bus.VerdictDead, "impossible"))
-	b.want(event, other, State{Status: "processing", Attempts: 1})
+	b.want(event, other, State{Status: "processing"})
 	b.settle(settlement(theirs, bus.VerdictDone, ""))
 	b.want(event, other, State{Status: "done", Attempts: 1})
 	b.want(event, b.consumer, State{Status: "dead", Attempts: 1, LastError: "impossible"})

@@ -106,7 +106,7 @@ func (l *Log) claim(wants []bus.Want) []bus.Delivery {
 			claimed = append(claimed, bus.Delivery{
 				Key: r.key, ID: bus.DeliveryID(r.event.ID, w.Consumer, r.key.Destination), Token: r.token,
 				Consumer: w.Consumer, Event: r.event,
-				Attempt: r.attempts, Budgeted: r.attempts, MaxAttempts: r.consumer.Retry.MaxAttempts,
+				Attempt: r.attempts + 1, Budgeted: r.attempts + 1, MaxAttempts: r.consumer.Retry.MaxAttempts,
 			})
 		}
 	}
@@ -128,7 +128,6 @@ func (l *Log) due(consumer string) []*row {
 // grant gives r to the holder of the newest token.
 func (l *Log) grant(r *row) {
 	r.leased, r.token, r.dueAt = true, l.token, l.now().Add(l.Lease)
-	r.attempts++
 }
 
 // Settle brings deliveries to their verdicts and returns the leases that were
@@ -153,19 +152,30 @@ func (l *Log) settle(settlements []bus.Settlement) (lost []bus.Lease) {
 			lost = append(lost, s.Delivery.Lease())
 			continue
 		}
-		r.leased, r.lastError = false, s.Error
-		r.outcome = s.Verdict
-		if s.Verdict != bus.VerdictRetry {
-			continue
-		}
-		if r.attempts >= r.consumer.Retry.MaxAttempts {
-			r.outcome = bus.VerdictDead
-			continue
-		}
-		r.outcome = ""
-		r.dueAt = l.now().Add(max(delay(r.consumer.Retry, r.attempts), s.NotUntil))
+		r.leased = false
+		r.end(s, l.now())
 	}
 	return lost
+}
+
+// end brings the attempt in hand to its verdict.
+func (r *row) end(s bus.Settlement, now time.Time) {
+	if s.Error != "" || s.Verdict != bus.VerdictPostpone {
+		r.lastError = s.Error
+	}
+	if s.Verdict == bus.VerdictPostpone {
+		r.dueAt = now.Add(max(s.NotUntil, 0))
+		return
+	}
+	r.attempts++
+	switch {
+	case s.Verdict != bus.VerdictRetry:
+		r.outcome = s.Verdict
+	case r.attempts >= r.consumer.Retry.MaxAttempts:
+		r.outcome = bus.VerdictDead
+	default:
+		r.dueAt = now.Add(max(delay(r.consumer.Retry, r.attempts), s.NotUntil))
+	}
 }
 
 // Extend renews leases and returns those that are lost.

@@ -117,7 +117,7 @@ create table attempt (
     consumer_id     smallint not null,
     destination     uuid not null,
     event_id        uuid not null,
-    outcome         text not null check (outcome in ('done', 'retry', 'dead', 'skipped')),
+    outcome         text not null check (outcome in ('done', 'retry', 'postponed', 'dead', 'skipped')),
     error           text,
     status_code     smallint,
     response        text,
@@ -245,7 +245,6 @@ begin
         update delivery d
            set lease_token = (select token from lease),
                due_at = clock_timestamp() + p_lease_time,
-               attempts = d.attempts + 1,
                updated_at = clock_timestamp()
           from due
          where d.consumer_id = due.consumer_id
@@ -256,7 +255,7 @@ begin
         returning d.*
     )
     select c.consumer_id, c.destination, c.organization_id, c.lane, c.seq, c.lease_token,
-           w.name, (c.attempts + c.earlier_attempts)::int, c.attempts::int, w.max_attempts::int,
+           w.name, (c.attempts + c.earlier_attempts + 1)::int, (c.attempts + 1)::int, w.max_attempts::int,
            e.id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at
       from claimed c
       join want w on w.id = c.consumer_id
