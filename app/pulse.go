@@ -82,8 +82,8 @@ func (p *pulse) watchLog(name string, log bus.Log) bus.Log {
 	return watchedLog{Log: log, beat: func() { p.beat(name) }}
 }
 
-func (w watchedLog) Claim(ctx context.Context, wants []bus.Want) ([]bus.Delivery, error) {
-	claimed, err := w.Log.Claim(ctx, wants)
+func (w watchedLog) Claim(ctx context.Context, c bus.Claim) ([]bus.Delivery, error) {
+	claimed, err := w.Log.Claim(ctx, c)
 	if err == nil {
 		w.beat()
 	}

@@ -30,6 +30,11 @@ type Delivery struct {
 	Budgeted    int // number of this try since the last replay, from 1
 	MaxAttempts int // tries that a delivery of this consumer has before it is dead
 
+	// Suspect is whether a process has died with the delivery in hand since it was
+	// last settled. A process holds one suspect at a time, so that the next crash
+	// tells whose it is.
+	Suspect bool
+
 	// Detail is kept with the attempt when the handler fills it.
 	Detail *AttemptDetail
 }

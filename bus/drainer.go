@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -38,6 +39,7 @@ type run struct {
 	results   chan Settlement // has room for a verdict from every slot, so that no handler waits for the settler
 	handlers  sync.WaitGroup
 	refused   sync.WaitGroup // verdicts that are written alone; see settle
+	suspect   atomic.Bool    // a suspect is in hand
 	inflight  inflight
 }
 
@@ -143,7 +145,7 @@ func (r *run) claimOnce(work context.Context) (bool, error) {
 	if len(wants) == 0 {
 		return false, nil
 	}
-	claimed, err := r.Log.Claim(work, wants)
+	claimed, err := r.Log.Claim(work, Claim{Wants: wants, Suspect: !r.suspect.Load()})
 	if err != nil {
 		return false, err
 	}
@@ -171,6 +173,10 @@ func (r *run) start(work context.Context, d *Delivery) {
 		return
 	}
 	slots.take()
+	if d.Suspect {
+		r.suspect.Store(true)
+		r.Logger.InfoContext(work, "tried alone, its process died", Settlement{Delivery: d}.attrs()...)
+	}
 	ctx, cancel := context.WithCancelCause(work)
 	r.inflight.add(d, cancel)
 	r.handlers.Go(func() {
@@ -218,7 +224,10 @@ func (r *run) finish(ctx, work context.Context, s Settlement) {
 // release gives the slot of d back and forgets its lease.
 func (r *run) release(d *Delivery) {
 	r.inflight.remove(d)
-	if r.byName[d.Consumer].give() {
+	if d.Suspect {
+		r.suspect.Store(false)
+	}
+	if r.byName[d.Consumer].give() || d.Suspect {
 		select {
 		case r.freed <- struct{}{}:
 		default:

@@ -66,21 +66,21 @@ func TestErrorsBecomeVerdicts(t *testing.T) {
 		want bustest.State
 		told bool // when to come again, an hour later
 	}{
-		"nil is done":               {nil, bustest.State{Status: "done", Attempts: 1}, false},
-		"any error is retried":      {errRefused, bustest.State{Status: "pending", Attempts: 1, LastError: "refused"}, false},
-		"permanent is dead":         {bus.Permanent(errRefused), bustest.State{Status: "dead", Attempts: 1, LastError: "refused"}, false},
-		"wrapped permanent is dead": {wrap(bus.Permanent(errRefused)), bustest.State{Status: "dead", Attempts: 1, LastError: "send message: refused"}, false},
-		"skip is skipped":           {bus.Skip("read already"), bustest.State{Status: "skipped", Attempts: 1, LastError: "read already"}, false},
-		"wrapped skip is skipped":   {wrap(bus.Skip("read already")), bustest.State{Status: "skipped", Attempts: 1, LastError: "read already"}, false},
-		"retry after waits":         {bus.RetryAfter(time.Hour, errRefused), bustest.State{Status: "pending", Attempts: 1, LastError: "refused"}, true},
-		"wrapped retry after waits": {wrap(bus.RetryAfter(time.Hour, errRefused)), bustest.State{Status: "pending", Attempts: 1, LastError: "send message: refused"}, true},
-		"retry after never hurries": {bus.RetryAfter(time.Second, errRefused), bustest.State{Status: "pending", Attempts: 1, LastError: "refused"}, false},
-		"permanent beats our own trouble":      {bus.Permanent(bus.ErrUnavailable), bustest.State{Status: "dead", Attempts: 1, LastError: "the database is not available"}, false},
-		"postpone spends nothing":              {bus.Postpone(time.Hour, errRefused), bustest.State{Status: "pending", LastError: "refused"}, true},
-		"wrapped postpone spends nothing":      {wrap(bus.Postpone(time.Hour, errRefused)), bustest.State{Status: "pending", LastError: "send message: refused"}, true},
-		"permanent beats postpone":             {bus.Postpone(time.Hour, bus.Permanent(errRefused)), bustest.State{Status: "dead", Attempts: 1, LastError: "refused"}, false},
-		"permanent beats retry":     {bus.RetryAfter(time.Hour, bus.Permanent(errRefused)), bustest.State{Status: "dead", Attempts: 1, LastError: "refused"}, false},
-		"one of joined errors":      {errors.Join(errRefused, bus.Permanent(errRefused)), bustest.State{Status: "dead", Attempts: 1, LastError: "refused\nrefused"}, false},
+		"nil is done":                     {nil, bustest.State{Status: "done", Attempts: 1}, false},
+		"any error is retried":            {errRefused, bustest.State{Status: "pending", Attempts: 1, LastError: "refused"}, false},
+		"permanent is dead":               {bus.Permanent(errRefused), bustest.State{Status: "dead", Attempts: 1, LastError: "refused"}, false},
+		"wrapped permanent is dead":       {wrap(bus.Permanent(errRefused)), bustest.State{Status: "dead", Attempts: 1, LastError: "send message: refused"}, false},
+		"skip is skipped":                 {bus.Skip("read already"), bustest.State{Status: "skipped", Attempts: 1, LastError: "read already"}, false},
+		"wrapped skip is skipped":         {wrap(bus.Skip("read already")), bustest.State{Status: "skipped", Attempts: 1, LastError: "read already"}, false},
+		"retry after waits":               {bus.RetryAfter(time.Hour, errRefused), bustest.State{Status: "pending", Attempts: 1, LastError: "refused"}, true},
+		"wrapped retry after waits":       {wrap(bus.RetryAfter(time.Hour, errRefused)), bustest.State{Status: "pending", Attempts: 1, LastError: "send message: refused"}, true},
+		"retry after never hurries":       {bus.RetryAfter(time.Second, errRefused), bustest.State{Status: "pending", Attempts: 1, LastError: "refused"}, false},
+		"permanent beats our own trouble": {bus.Permanent(bus.ErrUnavailable), bustest.State{Status: "dead", Attempts: 1, LastError: "the database is not available"}, false},
+		"postpone spends nothing":         {bus.Postpone(time.Hour, errRefused), bustest.State{Status: "pending", LastError: "refused"}, true},
+		"wrapped postpone spends nothing": {wrap(bus.Postpone(time.Hour, errRefused)), bustest.State{Status: "pending", LastError: "send message: refused"}, true},
+		"permanent beats postpone":        {bus.Postpone(time.Hour, bus.Permanent(errRefused)), bustest.State{Status: "dead", Attempts: 1, LastError: "refused"}, false},
+		"permanent beats retry":           {bus.RetryAfter(time.Hour, bus.Permanent(errRefused)), bustest.State{Status: "dead", Attempts: 1, LastError: "refused"}, false},
+		"one of joined errors":            {errors.Join(errRefused, bus.Permanent(errRefused)), bustest.State{Status: "dead", Attempts: 1, LastError: "refused\nrefused"}, false},
 	}
 	for name, tt := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -300,7 +300,7 @@ func TestOurOwnTroubleSpendsNoAttemptAndIsTriedAgainSoon(t *testing.T) {
 func TestAFailedClaimIsLoggedAndRepeatedAtTheNextLook(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(r *rig) {
-		r.log.Hooks.Claim = bustest.Times[[]bus.Want](3, bus.ErrUnavailable)
+		r.log.Hooks.Claim = bustest.Times[bus.Claim](3, bus.ErrUnavailable)
 		r.log.Emit(happened, 1)
 		r.start()
 		r.wantLines("claim deliveries", 1)
@@ -317,7 +317,7 @@ func TestWakeUpsDoNotHurryAClaimThatFails(t *testing.T) {
 	t.Parallel()
 	var claims atomic.Int64
 	inBubble(t, func(r *rig) {
-		r.log.Hooks.Claim = func(context.Context, []bus.Want) error {
+		r.log.Hooks.Claim = func(context.Context, bus.Claim) error {
 			claims.Add(1)
 			return bus.ErrUnavailable
 		}

@@ -81,6 +81,9 @@ var ErrLeaseLost = errors.New("lease lost")
 // errCutOff is the error of an attempt that a shutdown has ended.
 var errCutOff = errors.New("the attempt was cut off by a shutdown")
 
+// ErrCrashed is what is kept of an attempt whose process has died.
+var ErrCrashed = errors.New("the process died during the attempt")
+
 // errGone is the error of an attempt whose handler has ended its goroutine.
 var errGone = errors.New("the handler ended its goroutine")
 

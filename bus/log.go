@@ -8,8 +8,10 @@ import (
 // Log is what the drain loop needs of the database.
 type Log interface {
 	// Claim leases due deliveries, up to the number wanted of each consumer, and
-	// returns them with their events. One call serves all consumers.
-	Claim(ctx context.Context, wants []Want) ([]Delivery, error)
+	// returns them with their events. One call serves all consumers. Deliveries
+	// whose leases have run out it only makes suspects, or counts the crash of
+	// those that are; they are for a later call.
+	Claim(ctx context.Context, c Claim) ([]Delivery, error)
 	// Settle brings claimed deliveries to their verdicts and returns the leases
 	// that were no longer valid: nothing was changed for them.
 	Settle(ctx context.Context, settlements []Settlement) (lost []Lease, err error)
@@ -17,6 +19,12 @@ type Log interface {
 	Extend(ctx context.Context, leases []Lease) (lost []Lease, err error)
 	// LeaseTime is how long a claim or an extension lasts.
 	LeaseTime() time.Duration
+}
+
+// Claim asks for due deliveries.
+type Claim struct {
+	Wants   []Want
+	Suspect bool // one of them may be a suspect
 }
 
 // Want asks for up to Limit deliveries of a consumer.

@@ -68,7 +68,7 @@ func TestAShutdownCancelsAfterTheGraceAndLeavesTheRestToAnotherProcess(t *testin
 		}
 		r.wantLines("level=ERROR", 0)
 		r.wantLines("attempt cut off", 1)
-		claimed, err := r.log.Claim(t.Context(), []bus.Want{{Consumer: stuck.Name, Limit: 1}})
+		claimed, err := r.log.Claim(t.Context(), bus.Claim{Wants: []bus.Want{{Consumer: stuck.Name, Limit: 1}}})
 		if err != nil || len(claimed) != 1 || claimed[0].Attempt != 1 {
 			t.Errorf("Claim() = %+v, %v at once after the shutdown, want the first attempt once more", claimed, err)
 		}
@@ -117,7 +117,7 @@ func TestAShutdownDuringAClaimLosesNothingThatWasClaimed(t *testing.T) {
 func TestAHangingClaimEndsWithTheGrace(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(r *rig) {
-		r.log.Hooks.Claim = func(ctx context.Context, _ []bus.Want) error {
+		r.log.Hooks.Claim = func(ctx context.Context, _ bus.Claim) error {
 			<-ctx.Done()
 			return ctx.Err()
 		}
@@ -135,7 +135,7 @@ func TestNoClaimBeginsAfterAShutdown(t *testing.T) {
 	for range 50 { // a select between the end and a wake-up is a toss
 		var claims atomic.Int64
 		inBubble(t, func(r *rig) {
-			r.log.Hooks.Claim = func(context.Context, []bus.Want) error {
+			r.log.Hooks.Claim = func(context.Context, bus.Claim) error {
 				claims.Add(1)
 				<-time.After(time.Second)
 				return nil

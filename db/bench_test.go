@@ -15,14 +15,16 @@ import (
 // custom.bench.
 type benchWorld struct {
 	db        *db.DB
+	url       string
 	org       uuid.UUID
 	consumers []string
 }
 
 func benchSetup(b *testing.B) benchWorld {
 	b.Helper()
-	d := dbtest.Open(b, dbtest.Fresh(b), db.Options{})
-	w := benchWorld{db: d, org: dbtest.Org(b, d), consumers: []string{"a-worker", "b-worker", "c-worker"}}
+	url := dbtest.Fresh(b)
+	d := dbtest.Open(b, url, db.Options{})
+	w := benchWorld{db: d, url: url, org: dbtest.Org(b, d), consumers: []string{"a-worker", "b-worker", "c-worker"}}
 	var consumers []bus.Consumer
 	for _, name := range w.consumers {
 		consumers = append(consumers, bus.Consumer{
@@ -105,6 +107,19 @@ func BenchmarkClaimAndSettleBesideABacklog(b *testing.B) {
 	w.claimAndSettle(b, w.consumers[:1], 200)
 }
 
+// The same with seventy thousand suspects of the same consumer waiting.
+func BenchmarkClaimAndSettleBesideSuspects(b *testing.B) {
+	w := benchSetup(b)
+	for range 70 {
+		w.emit(b, 1000)
+		w.relay(b)
+	}
+	if _, err := dbtest.Conn(b, w.url).Exec(b.Context(), "update delivery set suspect = true"); err != nil {
+		b.Fatal(err)
+	}
+	w.claimAndSettle(b, w.consumers[:1], 200)
+}
+
 // Three thousand deliveries claimed and settled, five hundred at a time.
 func BenchmarkClaimAndSettle(b *testing.B) {
 	w := benchSetup(b)
@@ -124,7 +139,7 @@ func (w benchWorld) claimAndSettle(b *testing.B, consumers []string, batch int) 
 		w.relay(b)
 		b.StartTimer()
 		for n := 0; n < batch*len(consumers); {
-			claimed, err := w.db.Claim(b.Context(), wants)
+			claimed, err := w.db.Claim(b.Context(), bus.Claim{Wants: wants, Suspect: true})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -28,9 +28,9 @@ func (d *DB) Relay(ctx context.Context) (int, error) {
 }
 
 const claimDeliveriesSQL = `
-	select consumer_id, destination, org_id, lane, seq, token, consumer, attempt, budgeted, max_attempts,
+	select consumer_id, destination, org_id, lane, seq, token, consumer, attempt, budgeted, max_attempts, suspect,
 	       id, type, entity_kind, entity_id, payload, metadata, created_at
-	  from claim_deliveries(@consumers, @limits, @lease_time)`
+	  from claim_deliveries(@consumers, @limits, @suspect, @lease_time)`
 
 type claimedRow struct {
 	bus.Key
@@ -39,6 +39,7 @@ type claimedRow struct {
 	Attempt     int
 	Budgeted    int
 	MaxAttempts int
+	Suspect     bool
 	ID          uuid.UUID
 	Type        bus.Type
 	EntityKind  string
@@ -49,13 +50,13 @@ type claimedRow struct {
 }
 
 // Claim leases due deliveries of several consumers at once.
-func (d *DB) Claim(ctx context.Context, wants []bus.Want) ([]bus.Delivery, error) {
-	names, limits := make([]string, len(wants)), make([]int, len(wants))
-	for i, w := range wants {
+func (d *DB) Claim(ctx context.Context, c bus.Claim) ([]bus.Delivery, error) {
+	names, limits := make([]string, len(c.Wants)), make([]int, len(c.Wants))
+	for i, w := range c.Wants {
 		names[i], limits[i] = w.Consumer, w.Limit
 	}
 	rows, err := collect[claimedRow](ctx, d.pool, claimDeliveriesSQL, named{
-		"consumers": names, "limits": limits, "lease_time": d.lease,
+		"consumers": names, "limits": limits, "suspect": c.Suspect, "lease_time": d.lease,
 	})
 	if err != nil {
 		return nil, wrap("claim deliveries", err)
@@ -64,7 +65,7 @@ func (d *DB) Claim(ctx context.Context, wants []bus.Want) ([]bus.Delivery, error
 	for i, r := range rows {
 		claimed[i] = bus.Delivery{
 			Key: r.Key, ID: bus.DeliveryID(r.ID, r.Consumer, r.Destination), Token: r.Token, Consumer: r.Consumer,
-			Attempt: r.Attempt, Budgeted: r.Budgeted, MaxAttempts: r.MaxAttempts,
+			Attempt: r.Attempt, Budgeted: r.Budgeted, MaxAttempts: r.MaxAttempts, Suspect: r.Suspect,
 			Event: bus.Event{
 				ID: r.ID, OrgID: r.OrgID, Type: r.Type, EntityKind: r.EntityKind, EntityID: r.EntityID,
 				Payload: r.Payload, Metadata: r.Metadata, CreatedAt: r.CreatedAt,
@@ -80,7 +81,7 @@ const extendLeasesSQL = `
 	      from delivery d
 	      join unnest(@consumer_ids::smallint[], @destinations::uuid[], @org_ids::uuid[], @lanes::bigint[], @seqs::bigint[], @tokens::bigint[])
 	           as l (consumer_id, destination, organization_id, lane, seq, token) using (consumer_id, destination, organization_id, lane, seq)
-	     where d.lease_token = l.token
+	     where d.lease_token is not distinct from l.token
 	     order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
 	       for update of d
 	)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/deskcomm/deskcomm/db"
 	"github.com/deskcomm/deskcomm/db/dbtest"
 )
 
@@ -61,5 +62,47 @@ func TestListsOfTheAPIUseAnIndexUnderRowSecurity(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Nothing may be held at the moment when the statistics are taken. A plan that
+// takes the index of leases for empty then walks all of them for each verdict.
+func TestVerdictsAndExtensionsFindTheirDeliveriesByTheirKeys(t *testing.T) {
+	t.Parallel()
+	url := dbtest.Fresh(t)
+	dbtest.Open(t, url, db.Options{})
+	conn := dbtest.Conn(t, url)
+	_, err := conn.Exec(t.Context(), `
+		insert into delivery (consumer_id, destination, organization_id, seq, event_id, due_at)
+		select 1, '00000000-0000-0000-0000-000000000000', gen_random_uuid(), n, gen_random_uuid(), clock_timestamp() from generate_series(1, 5000) n;
+		analyze delivery`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"settleDeliveriesSQL", "extendLeasesSQL"} {
+		sql, _, err := pgx.NamedArgs{}.RewriteQuery(t.Context(), nil, statementConstants(t)[name], nil)
+		if err != nil || sql == "" {
+			t.Fatalf("there is no statement %s: %v", name, err)
+		}
+		prepared, err := conn.Prepare(t.Context(), name, sql)
+		if err != nil {
+			t.Fatal(err)
+		}
+		nulls := strings.TrimSuffix(strings.Repeat("null, ", len(prepared.ParamOIDs)), ", ")
+		rows, err := conn.Query(t.Context(), "set plan_cache_mode = force_generic_plan")
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows.Close()
+		if rows, err = conn.Query(t.Context(), "explain execute \""+name+"\"("+nulls+")"); err != nil {
+			t.Fatal(err)
+		}
+		plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := strings.Join(plan, "\n"); strings.Contains(text, "delivery_leased_idx") {
+			t.Errorf("%s does not find its deliveries by key:\n%s", name, text)
+		}
 	}
 }

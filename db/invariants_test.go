@@ -235,7 +235,10 @@ func TestInvariant7OnlyTheCurrentTokenSettles(t *testing.T) {
 	id := w.emit(typ)
 	w.relay()
 	first := w.claim(consumer, 1)[0]
-	w.later(time.Hour) // its lease has run out
+	w.later(time.Hour) // its lease has run out, which the next claim finds
+	if got := w.claim(consumer, 1); len(got) != 0 {
+		t.Errorf("claimed %d deliveries whose leases have just run out, want none", len(got))
+	}
 	second := w.claim(consumer, 1)[0]
 	if second.Token <= first.Token {
 		t.Errorf("tokens %d then %d, want them to grow", first.Token, second.Token)
@@ -334,7 +337,7 @@ func TestTwentyClaimersHandleEachOfAThousandEventsOnce(t *testing.T) {
 	for range 20 {
 		claimers.Go(func() {
 			for {
-				claimed, err := w.db.Claim(t.Context(), []bus.Want{{Consumer: consumer, Limit: 10}})
+				claimed, err := w.db.Claim(t.Context(), bus.Claim{Wants: []bus.Want{{Consumer: consumer, Limit: 10}}})
 				if err != nil || len(claimed) == 0 {
 					if err != nil {
 						t.Error(err)
@@ -366,5 +369,59 @@ func TestTwentyClaimersHandleEachOfAThousandEventsOnce(t *testing.T) {
 	}
 	if n := w.count(`select coalesce(sum(cardinality(event_ids)), 0)::int from receipt where organization_id = $1`, w.org); n != events {
 		t.Errorf("receipts hold %d events, want %d", n, events)
+	}
+}
+
+func TestInvariant8WhatDiesOfCrashesIsBuriedWithItsEventUnderItsOwnID(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	typ := ownType()
+	consumer := w.consumer(typ)
+	id := w.emit(typ)
+	w.relay()
+	var last bus.Delivery
+	for range 4 { // in hand with others for all we know, then three times alone
+		last = w.claim(consumer, 1)[0]
+		w.later(2 * time.Hour)
+		if got := w.claim(consumer, 1); len(got) != 0 {
+			t.Fatalf("claimed %d deliveries whose leases have just run out, want none", len(got))
+		}
+		w.later(2 * time.Hour)
+	}
+	err := w.db.InOrg(t.Context(), w.org, dbtest.Actor(), func(tx *db.OrgTx) error {
+		dead, err := tx.DeadDelivery(t.Context(), last.ID)
+		if err == nil && (dead.State != "dead" || dead.EventID != id || dead.Attempts != 3 || dead.LastError != bus.ErrCrashed.Error() || string(dead.Payload) != `{"n": 1}`) {
+			t.Errorf("buried as %+v", dead)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lost := w.settle(last, bus.VerdictDone, ""); len(lost) != 1 {
+		t.Error("a verdict over what was buried was accepted")
+	}
+	if got, want := w.states(id), map[string]string{consumer: "dead 3/3"}; !cmp.Equal(got, want) {
+		t.Errorf("states %v, want %v", got, want)
+	}
+}
+
+func TestTheDatabaseComputesTheSameDeliveryIDs(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	conn := dbtest.Conn(t, w.url)
+	for length := 1; length <= 130; length++ { // every way to fill the blocks of the hash
+		event, destination := uuid.New(), uuid.New()
+		if length%3 == 0 {
+			destination = uuid.Nil
+		}
+		consumer := strings.Repeat("é", length/2) + strings.Repeat("w", length-length/2)
+		var got uuid.UUID
+		if err := conn.QueryRow(t.Context(), "select delivery_id($1, $2, $3)", event, consumer, destination).Scan(&got); err != nil {
+			t.Fatal(err)
+		}
+		if want := bus.DeliveryID(event, consumer, destination); got != want {
+			t.Errorf("delivery_id(%s, %s, %s) = %s, want %s", event, consumer, destination, got, want)
+		}
 	}
 }

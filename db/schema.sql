@@ -201,11 +201,15 @@ table delivery
     lease_token bigint
     attempts smallint not null default 0
     earlier_attempts smallint not null default 0
+    suspect boolean not null default false
+    crashes smallint not null default 0
     last_error text
     updated_at timestamp with time zone not null default clock_timestamp()
     delivery_pkey PRIMARY KEY (consumer_id, destination, organization_id, lane, seq)
-    CREATE INDEX delivery_due_idx ON public.delivery USING btree (consumer_id, due_at)
+    CREATE INDEX delivery_due_idx ON public.delivery USING btree (consumer_id, due_at) WHERE ((lease_token IS NULL) AND (NOT suspect))
+    CREATE INDEX delivery_leased_idx ON public.delivery USING btree (consumer_id, due_at) WHERE (lease_token IS NOT NULL)
     CREATE INDEX delivery_seq_idx ON public.delivery USING btree (seq)
+    CREATE INDEX delivery_suspect_idx ON public.delivery USING btree (consumer_id, due_at) WHERE ((lease_token IS NULL) AND suspect)
     policy own_organization using ((organization_id = current_organization()))
     deskcomm_api may delete, insert, select
 
@@ -506,8 +510,8 @@ table webhook_subscriptions
     policy own_organization using ((organization_id = current_organization()))
     deskcomm_api may insert, select, update
 
-CREATE OR REPLACE FUNCTION public.claim_deliveries(p_consumers text[], p_limits integer[], p_lease_time interval)
- RETURNS TABLE(consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt integer, budgeted integer, max_attempts integer, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamp with time zone)
+CREATE OR REPLACE FUNCTION public.claim_deliveries(p_consumers text[], p_limits integer[], p_suspect boolean, p_lease_time interval)
+ RETURNS TABLE(consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt integer, budgeted integer, max_attempts integer, suspect boolean, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamp with time zone)
  LANGUAGE plpgsql
  SET enable_sort TO 'off'
  SET enable_seqscan TO 'off'
@@ -515,14 +519,80 @@ CREATE OR REPLACE FUNCTION public.claim_deliveries(p_consumers text[], p_limits 
  SET enable_hashjoin TO 'off'
  SET enable_mergejoin TO 'off'
  SET jit TO 'off'
+ SET plan_cache_mode TO 'force_generic_plan'
 AS $function$
 #variable_conflict use_column
 begin
     return query
     with want as (
-        select c.id, c.name, c.max_attempts, w.n
+        select c.id, c.name, c.max_attempts, c.retry_steps, c.retry_jitter, w.n
           from unnest(p_consumers, p_limits) w (name, n)
           join consumers c on c.name = w.name
+    ), lapsed as (
+        select d.*, w.name, w.retry_steps, w.retry_jitter, d.attempts + 1 as attempts_now,
+               case when not d.suspect then 'suspect' when d.attempts + 1 < w.max_attempts then 'counted' else 'dead' end as outcome
+          from want w
+         cross join lateral (
+            select d.*
+              from delivery d
+             where d.consumer_id = w.id
+               and d.lease_token is not null
+               and d.due_at <= now()
+             order by d.due_at
+             limit 500
+               for update of d skip locked
+         ) d
+    ), freed as (
+        update delivery d
+           set lease_token = null,
+               due_at = clock_timestamp()
+                   + case when l.crashes > 0 then retry_delay(l.retry_steps, l.retry_jitter, l.attempts_now) else interval '0' end,
+               suspect = true,
+               attempts = case when l.outcome = 'counted' then l.attempts_now else l.attempts end,
+               crashes = case when l.outcome = 'counted' then l.crashes + 1 else 0 end,
+               last_error = case when l.outcome = 'counted' then 'the process died during the attempt' else l.last_error end,
+               updated_at = clock_timestamp()
+          from lapsed l
+         where l.outcome <> 'dead'
+           and d.consumer_id = l.consumer_id and d.destination = l.destination and d.organization_id = l.organization_id
+           and d.lane = l.lane and d.seq = l.seq
+    ), finished as (
+        delete from delivery d
+         using lapsed l
+         where l.outcome = 'dead'
+           and d.consumer_id = l.consumer_id and d.destination = l.destination and d.organization_id = l.organization_id
+           and d.lane = l.lane and d.seq = l.seq
+    ), buried as (
+        insert into dead_delivery (delivery_id, organization_id, consumer_id, destination, lane, seq, event_id, event_type, entity_kind,
+               entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error)
+        select delivery_id(l.event_id, l.name, l.destination), l.organization_id, l.consumer_id, l.destination, l.lane, l.seq, l.event_id,
+               e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at, l.attempts_now, l.earlier_attempts,
+               'the process died during the attempt'
+          from lapsed l
+          join event_log e on e.id = l.event_id and e.organization_id = l.organization_id
+         where l.outcome = 'dead'
+        on conflict (delivery_id) do update
+           set state = 'dead', attempts = excluded.attempts, earlier_attempts = excluded.earlier_attempts,
+               last_error = excluded.last_error, died_at = clock_timestamp(), resolved_at = null, reason = null
+    ), alone as (
+        select d.*
+          from want w
+         cross join lateral (
+            select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq, d.due_at
+              from delivery d
+             where p_suspect
+               and d.consumer_id = w.id
+               and d.lease_token is null
+               and d.suspect
+               and d.due_at <= now()
+               and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+               and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
+             order by d.due_at
+             limit 1
+               for update of d skip locked
+         ) d
+         order by d.due_at
+         limit 1
     ), due as (
         select d.*
           from want w
@@ -530,13 +600,17 @@ begin
             select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
               from delivery d
              where d.consumer_id = w.id
+               and d.lease_token is null
+               and not d.suspect
                and d.due_at <= now()
                and (select o.status from organizations o where o.id = d.organization_id) = 'active'
                and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
              order by d.due_at
-             limit w.n
+             limit w.n - (select count(*) from alone where alone.consumer_id = w.id)
                for update of d skip locked
          ) d
+         union all
+        select consumer_id, destination, organization_id, lane, seq from alone
     ), lease as materialized (
         select nextval('lease_token_seq') as token
          where exists (select from due)
@@ -554,7 +628,7 @@ begin
         returning d.*
     )
     select c.consumer_id, c.destination, c.organization_id, c.lane, c.seq, c.lease_token,
-           w.name, (c.attempts + c.earlier_attempts + 1)::int, (c.attempts + 1)::int, w.max_attempts::int,
+           w.name, (c.attempts + c.earlier_attempts + 1)::int, (c.attempts + 1)::int, w.max_attempts::int, c.suspect,
            e.id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at
       from claimed c
       join want w on w.id = c.consumer_id
@@ -568,6 +642,58 @@ CREATE OR REPLACE FUNCTION public.current_organization()
 AS $function$
     select nullif(current_setting('app.organization_id', true), '')::uuid
 $function$
+
+CREATE OR REPLACE FUNCTION public.delivery_id(p_event uuid, p_consumer text, p_destination uuid)
+ RETURNS uuid
+ LANGUAGE plpgsql
+ IMMUTABLE PARALLEL SAFE STRICT
+AS $function$
+declare
+    c_mask constant bigint := 4294967295;
+    v_text bytea := '\xce410f0aca5e4a0689a0bfe57222d74f'::bytea || convert_to(
+        p_event || ':' || p_consumer || ':' || coalesce(nullif(p_destination::text, '00000000-0000-0000-0000-000000000000'), ''), 'UTF8');
+    v_len  int := octet_length(v_text);
+    h      bigint[] := array[1732584193, 4023233417, 2562383102, 271733878, 3285377520];
+    w      bigint[];
+    a bigint; b bigint; c bigint; d bigint; e bigint; f bigint; k bigint; x bigint;
+    v_hash bytea := '';
+begin
+    v_text := v_text || '\x80'::bytea || decode(repeat('00', (119 - v_len % 64) % 64), 'hex') || int8send(v_len * 8::bigint);
+    for v_block in 0 .. octet_length(v_text) / 64 - 1 loop
+        for i in 0 .. 15 loop
+            x := 0;
+            for n in 0 .. 3 loop
+                x := (x << 8) | get_byte(v_text, v_block * 64 + i * 4 + n);
+            end loop;
+            w[i] := x;
+        end loop;
+        for i in 16 .. 79 loop
+            x := w[i - 3] # w[i - 8] # w[i - 14] # w[i - 16];
+            w[i] := ((x << 1) | (x >> 31)) & c_mask;
+        end loop;
+        a := h[1]; b := h[2]; c := h[3]; d := h[4]; e := h[5];
+        for i in 0 .. 79 loop
+            if i < 20 then
+                f := (b & c) | (~b & d); k := 1518500249;
+            elsif i < 40 then
+                f := b # c # d; k := 1859775393;
+            elsif i < 60 then
+                f := (b & c) | (b & d) | (c & d); k := 2400959708;
+            else
+                f := b # c # d; k := 3395469782;
+            end if;
+            x := ((((a << 5) | (a >> 27)) & c_mask) + (f & c_mask) + e + k + w[i]) & c_mask;
+            e := d; d := c; c := ((b << 30) | (b >> 2)) & c_mask; b := a; a := x;
+        end loop;
+        h := array[(h[1] + a) & c_mask, (h[2] + b) & c_mask, (h[3] + c) & c_mask, (h[4] + d) & c_mask, (h[5] + e) & c_mask];
+    end loop;
+    for i in 1 .. 4 loop
+        v_hash := v_hash || substr(int8send(h[i]), 5);
+    end loop;
+    v_hash := set_byte(v_hash, 6, (get_byte(v_hash, 6) & 15) | 80);
+    v_hash := set_byte(v_hash, 8, (get_byte(v_hash, 8) & 63) | 128);
+    return encode(v_hash, 'hex')::uuid;
+end $function$
 
 CREATE OR REPLACE FUNCTION public.emit_event(p_event_type text, p_entity_kind text, p_entity_id uuid, p_payload jsonb DEFAULT '{}'::jsonb, p_metadata jsonb DEFAULT '{}'::jsonb, p_organization_id uuid DEFAULT NULL::uuid)
  RETURNS uuid

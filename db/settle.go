@@ -13,7 +13,9 @@ import (
 // One statement settles a batch: what is not held under the given token any more
 // is not in mine, and so nothing happens to it. Rows are locked in the order of
 // their keys, deliveries before subscriptions, as everywhere: statements that lock
-// several of them would else stop each other for good.
+// several of them would else stop each other for good. They are found by their
+// keys: plain equality of tokens would offer the planner the index of all leases,
+// which it takes for empty when nothing was held at the last analyze.
 const settleDeliveriesSQL = `
 	with verdict as (
 	    select *
@@ -26,7 +28,7 @@ const settleDeliveriesSQL = `
 	    select d.event_id, d.attempts + 1 as attempts, d.earlier_attempts, v.*
 	      from delivery d
 	      join verdict v using (consumer_id, destination, organization_id, lane, seq)
-	     where d.lease_token = v.token
+	     where d.lease_token is not distinct from v.token
 	     order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
 	       for update of d
 	), judged as (
@@ -44,7 +46,7 @@ const settleDeliveriesSQL = `
 	    update delivery d
 	       set due_at = clock_timestamp() + greatest(
 	               case when j.outcome = 'retry' then retry_delay(j.retry_steps, j.retry_jitter, j.attempts) else interval '0' end, j.not_until),
-	           lease_token = null,
+	           lease_token = null, suspect = false, crashes = 0,
 	           attempts = case when j.outcome = 'retry' then j.attempts else d.attempts end,
 	           last_error = case when j.outcome = 'retry' then j.error else coalesce(nullif(j.error, ''), d.last_error) end,
 	           updated_at = clock_timestamp()

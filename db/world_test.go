@@ -73,7 +73,7 @@ func (w world) relay() {
 
 func (w world) claim(consumer string, limit int) []bus.Delivery {
 	w.Helper()
-	claimed, err := w.db.Claim(w.Context(), []bus.Want{{Consumer: consumer, Limit: limit}})
+	claimed, err := w.db.Claim(w.Context(), bus.Claim{Wants: []bus.Want{{Consumer: consumer, Limit: limit}}, Suspect: true})
 	if err != nil {
 		w.Fatal(err)
 	}

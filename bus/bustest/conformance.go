@@ -38,6 +38,12 @@ func Conformance(t *testing.T, newLog func(t *testing.T) Subject) {
 		"nothing is done for nothing":                                  nothingIsDoneForNothing,
 		"a lease excludes until it ends":                               leaseExcludesUntilItEnds,
 		"a delivery is the same at every attempt":                      deliveryIsTheSameAtEveryAttempt,
+		"the crash of a process with many in hand counts nothing":      crashOfManyCountsNothing,
+		"the crash of a suspect counts, ever later, until it is dead":  loneCrashCounts,
+		"a verdict clears a suspect":                                   verdictClearsASuspect,
+		"a claim takes one suspect of all, within the limits":          oneSuspectAtATime,
+		"a poison ends dead and takes no innocent with it":             poisonEndsAlone,
+		"four kills with a hundred in hand bury nobody":                fourKillsBuryNobody,
 		"only the current token settles":                               onlyTheCurrentTokenSettles,
 		"a lease that ran out is good until another claims":            expiredLeaseIsGoodUntilAnotherClaims,
 		"an extension renews, and tells what is lost":                  extensionRenewsAndTellsWhatIsLost,
@@ -101,7 +107,7 @@ func (b bench) emit() uuid.UUID { return b.log.Emit(b.typ, 1)[0] }
 // claim claims for one consumer.
 func (b bench) claim(consumer string, limit int) []bus.Delivery {
 	b.Helper()
-	claimed, err := b.log.Claim(b.Context(), []bus.Want{{Consumer: consumer, Limit: limit}})
+	claimed, err := b.log.Claim(b.Context(), bus.Claim{Wants: []bus.Want{{Consumer: consumer, Limit: limit}}, Suspect: true})
 	if err != nil {
 		b.Fatalf("Claim() = %v", err)
 	}

@@ -12,7 +12,7 @@ import (
 // keeps it from having one. Those in the past tense run after it, and their
 // error is an answer that was lost on its way.
 type Hooks struct {
-	Claim   func(ctx context.Context, wants []bus.Want) error
+	Claim   func(ctx context.Context, c bus.Claim) error
 	Claimed func(ctx context.Context, claimed []bus.Delivery) error
 	Settle  func(ctx context.Context, settlements []bus.Settlement) error
 	Settled func(ctx context.Context, settlements []bus.Settlement) error

@@ -36,6 +36,8 @@ type row struct {
 	leased    bool
 	token     int64
 	attempts  int
+	suspect   bool        // a process died with it in hand
+	crashes   int         // of processes that had it as their suspect
 	outcome   bus.Verdict // empty while unfinished
 	lastError string
 }
@@ -83,29 +85,37 @@ func (l *Log) Emit(typ bus.Type, n int) []uuid.UUID {
 func (l *Log) LeaseTime() time.Duration { return l.Lease }
 
 // Claim leases due deliveries, those that are due longest first.
-func (l *Log) Claim(ctx context.Context, wants []bus.Want) ([]bus.Delivery, error) {
-	if err := ask(ctx, l.Hooks.Claim, wants); err != nil {
+func (l *Log) Claim(ctx context.Context, c bus.Claim) ([]bus.Delivery, error) {
+	if err := ask(ctx, l.Hooks.Claim, c); err != nil {
 		return nil, err
 	}
-	claimed := l.claim(wants)
+	claimed := l.claim(c)
 	if err := ask(ctx, l.Hooks.Claimed, claimed); err != nil {
 		return nil, err
 	}
 	return claimed, nil
 }
 
-func (l *Log) claim(wants []bus.Want) []bus.Delivery {
+func (l *Log) claim(c bus.Claim) []bus.Delivery {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.token++
+	alone := l.alone(c)
 	var claimed []bus.Delivery
-	for _, w := range wants {
-		due := l.due(w.Consumer)
+	for _, w := range c.Wants {
+		due := l.due(w.Consumer, func(r *row) bool { return !r.leased && !r.suspect })
+		if alone != nil && alone.consumer.Name == w.Consumer {
+			due = slices.Insert(due, 0, alone)
+		}
+		// Before any is granted: what is freed here is for a later claim.
+		for _, r := range l.due(w.Consumer, func(r *row) bool { return r.leased }) {
+			r.crash(l.now())
+		}
 		for _, r := range due[:min(w.Limit, len(due))] {
 			l.grant(r)
 			claimed = append(claimed, bus.Delivery{
 				Key: r.key, ID: bus.DeliveryID(r.event.ID, w.Consumer, r.key.Destination), Token: r.token,
-				Consumer: w.Consumer, Event: r.event,
+				Consumer: w.Consumer, Event: r.event, Suspect: r.suspect,
 				Attempt: r.attempts + 1, Budgeted: r.attempts + 1, MaxAttempts: r.consumer.Retry.MaxAttempts,
 			})
 		}
@@ -113,16 +123,50 @@ func (l *Log) claim(wants []bus.Want) []bus.Delivery {
 	return claimed
 }
 
-// due lists what a consumer may claim now.
-func (l *Log) due(consumer string) []*row {
+// alone is the suspect of all wanted consumers that has been due longest, nil
+// when there is none or none is asked for.
+func (l *Log) alone(c bus.Claim) (first *row) {
+	if !c.Suspect {
+		return nil
+	}
+	for _, w := range c.Wants {
+		due := l.due(w.Consumer, func(r *row) bool { return !r.leased && r.suspect })
+		if len(due) > 0 && (first == nil || due[0].dueAt.Before(first.dueAt)) {
+			first = due[0]
+		}
+	}
+	return first
+}
+
+// due lists those of a consumer's deliveries whose time has come, in its order.
+func (l *Log) due(consumer string, which func(*row) bool) []*row {
 	var due []*row
 	for _, r := range l.rows {
-		if r.consumer.Name == consumer && r.outcome == "" && !r.dueAt.After(l.now()) {
+		if r.consumer.Name == consumer && r.outcome == "" && !r.dueAt.After(l.now()) && which(r) {
 			due = append(due, r)
 		}
 	}
 	slices.SortStableFunc(due, func(a, b *row) int { return a.dueAt.Compare(b.dueAt) })
 	return due
+}
+
+// crash frees what was in the hands of a process that died. It counts for a
+// suspect, which was in hand alone.
+func (r *row) crash(now time.Time) {
+	r.leased, r.dueAt = false, now
+	if !r.suspect {
+		r.suspect = true
+		return
+	}
+	r.attempts++
+	r.lastError = bus.ErrCrashed.Error()
+	switch {
+	case r.attempts >= r.consumer.Retry.MaxAttempts:
+		r.outcome = bus.VerdictDead
+	case r.crashes > 0:
+		r.dueAt = now.Add(delay(r.consumer.Retry, r.attempts))
+	}
+	r.crashes++
 }
 
 // grant gives r to the holder of the newest token.
@@ -160,6 +204,7 @@ func (l *Log) settle(settlements []bus.Settlement) (lost []bus.Lease) {
 
 // end brings the attempt in hand to its verdict.
 func (r *row) end(s bus.Settlement, now time.Time) {
+	r.suspect, r.crashes = false, 0
 	if s.Error != "" || s.Verdict != bus.VerdictPostpone {
 		r.lastError = s.Error
 	}

@@ -37,7 +37,8 @@ create index webhook_subscriptions_organization_idx on webhook_subscriptions (or
 create trigger webhook_subscriptions_touch before update on webhook_subscriptions for each row execute function touch_updated_at();
 
 -- Unfinished work: one row for each event, consumer and destination. due_at is the instant from which it may be
--- claimed: at once, at the next attempt, or when the lease under which it is held has run out.
+-- claimed: at once, at the next attempt, or when the lease under which it is held has run out. A suspect was in the hands
+-- of a process that died; crashes counts those that it suffered alone.
 create table delivery (
     consumer_id      smallint not null,
     destination      uuid not null,
@@ -49,11 +50,16 @@ create table delivery (
     lease_token      bigint,
     attempts         smallint not null default 0,
     earlier_attempts smallint not null default 0,
+    suspect          boolean not null default false,
+    crashes          smallint not null default 0,
     last_error       text,
     updated_at       timestamptz not null default clock_timestamp(),
     primary key (consumer_id, destination, organization_id, lane, seq)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
-create index delivery_due_idx on delivery (consumer_id, due_at);
+-- What waits, what is held, and what is claimed alone: each row is in one of them, so that no claim walks over the others.
+create index delivery_due_idx on delivery (consumer_id, due_at) where lease_token is null and not suspect;
+create index delivery_leased_idx on delivery (consumer_id, due_at) where lease_token is not null;
+create index delivery_suspect_idx on delivery (consumer_id, due_at) where lease_token is null and suspect;
 create index delivery_seq_idx on delivery (seq);
 
 -- Larger than every token before it, so that an older owner is told by its token alone.
@@ -203,27 +209,152 @@ $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
+-- delivery_id is the identity of the delivery of an event to a destination of a consumer: the UUIDv5 of the three, as
+-- bus.DeliveryID computes it. Its SHA-1 is written out, because Postgres has none without an extension.
+create function delivery_id(p_event uuid, p_consumer text, p_destination uuid) returns uuid
+language plpgsql immutable strict parallel safe
+as $$
+declare
+    c_mask constant bigint := 4294967295;
+    v_text bytea := '\xce410f0aca5e4a0689a0bfe57222d74f'::bytea || convert_to(
+        p_event || ':' || p_consumer || ':' || coalesce(nullif(p_destination::text, '00000000-0000-0000-0000-000000000000'), ''), 'UTF8');
+    v_len  int := octet_length(v_text);
+    h      bigint[] := array[1732584193, 4023233417, 2562383102, 271733878, 3285377520];
+    w      bigint[];
+    a bigint; b bigint; c bigint; d bigint; e bigint; f bigint; k bigint; x bigint;
+    v_hash bytea := '';
+begin
+    v_text := v_text || '\x80'::bytea || decode(repeat('00', (119 - v_len % 64) % 64), 'hex') || int8send(v_len * 8::bigint);
+    for v_block in 0 .. octet_length(v_text) / 64 - 1 loop
+        for i in 0 .. 15 loop
+            x := 0;
+            for n in 0 .. 3 loop
+                x := (x << 8) | get_byte(v_text, v_block * 64 + i * 4 + n);
+            end loop;
+            w[i] := x;
+        end loop;
+        for i in 16 .. 79 loop
+            x := w[i - 3] # w[i - 8] # w[i - 14] # w[i - 16];
+            w[i] := ((x << 1) | (x >> 31)) & c_mask;
+        end loop;
+        a := h[1]; b := h[2]; c := h[3]; d := h[4]; e := h[5];
+        for i in 0 .. 79 loop
+            if i < 20 then
+                f := (b & c) | (~b & d); k := 1518500249;
+            elsif i < 40 then
+                f := b # c # d; k := 1859775393;
+            elsif i < 60 then
+                f := (b & c) | (b & d) | (c & d); k := 2400959708;
+            else
+                f := b # c # d; k := 3395469782;
+            end if;
+            x := ((((a << 5) | (a >> 27)) & c_mask) + (f & c_mask) + e + k + w[i]) & c_mask;
+            e := d; d := c; c := ((b << 30) | (b >> 2)) & c_mask; b := a; a := x;
+        end loop;
+        h := array[(h[1] + a) & c_mask, (h[2] + b) & c_mask, (h[3] + c) & c_mask, (h[4] + d) & c_mask, (h[5] + e) & c_mask];
+    end loop;
+    for i in 1 .. 4 loop
+        v_hash := v_hash || substr(int8send(h[i]), 5);
+    end loop;
+    v_hash := set_byte(v_hash, 6, (get_byte(v_hash, 6) & 15) | 80);
+    v_hash := set_byte(v_hash, 8, (get_byte(v_hash, 8) & 63) | 128);
+    return encode(v_hash, 'hex')::uuid;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
 -- claim_deliveries leases due deliveries, up to p_limits[i] of p_consumers[i], and returns them with their events.
--- What makes a delivery claimable stands in this one statement: due, not leased or its lease run out, organization
--- active, destination enabled.
+-- What makes a delivery claimable stands in this one statement: due, not leased, organization active, destination
+-- enabled. At most one of all is a suspect, and none unless p_suspect.
+--
+-- A lease that ran out is the crash of its owner, which had others in hand: the first makes the delivery a suspect and
+-- counts nothing. Suspects are handed out one by one, so the second is its own crash and counts: it is due again at
+-- once, after further ones by the consumer's ladder, and dead when its attempts are spent.
 --
 -- The table is empty one minute and holds a hundred thousand rows the next, so its statistics are always wrong. The
--- settings keep the planner to walking the due index and looking rows up one by one, which is right for every size.
-create function claim_deliveries(p_consumers text[], p_limits int[], p_lease_time interval)
+-- settings keep the planner to walking the due indexes and looking rows up one by one, which is right for every size.
+create function claim_deliveries(p_consumers text[], p_limits int[], p_suspect boolean, p_lease_time interval)
 returns table (
     consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt int, budgeted int,
-    max_attempts int, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamptz
+    max_attempts int, suspect boolean, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb,
+    created_at timestamptz
 )
 language plpgsql
 set enable_sort = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+    set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 begin
     return query
     with want as (
-        select c.id, c.name, c.max_attempts, w.n
+        select c.id, c.name, c.max_attempts, c.retry_steps, c.retry_jitter, w.n
           from unnest(p_consumers, p_limits) w (name, n)
           join consumers c on c.name = w.name
+    ), lapsed as (
+        select d.*, w.name, w.retry_steps, w.retry_jitter, d.attempts + 1 as attempts_now,
+               case when not d.suspect then 'suspect' when d.attempts + 1 < w.max_attempts then 'counted' else 'dead' end as outcome
+          from want w
+         cross join lateral (
+            select d.*
+              from delivery d
+             where d.consumer_id = w.id
+               and d.lease_token is not null
+               and d.due_at <= now()
+             order by d.due_at
+             limit 500
+               for update of d skip locked
+         ) d
+    ), freed as (
+        update delivery d
+           set lease_token = null,
+               due_at = clock_timestamp()
+                   + case when l.crashes > 0 then retry_delay(l.retry_steps, l.retry_jitter, l.attempts_now) else interval '0' end,
+               suspect = true,
+               attempts = case when l.outcome = 'counted' then l.attempts_now else l.attempts end,
+               crashes = case when l.outcome = 'counted' then l.crashes + 1 else 0 end,
+               last_error = case when l.outcome = 'counted' then 'the process died during the attempt' else l.last_error end,
+               updated_at = clock_timestamp()
+          from lapsed l
+         where l.outcome <> 'dead'
+           and d.consumer_id = l.consumer_id and d.destination = l.destination and d.organization_id = l.organization_id
+           and d.lane = l.lane and d.seq = l.seq
+    ), finished as (
+        delete from delivery d
+         using lapsed l
+         where l.outcome = 'dead'
+           and d.consumer_id = l.consumer_id and d.destination = l.destination and d.organization_id = l.organization_id
+           and d.lane = l.lane and d.seq = l.seq
+    ), buried as (
+        insert into dead_delivery (delivery_id, organization_id, consumer_id, destination, lane, seq, event_id, event_type, entity_kind,
+               entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error)
+        select delivery_id(l.event_id, l.name, l.destination), l.organization_id, l.consumer_id, l.destination, l.lane, l.seq, l.event_id,
+               e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at, l.attempts_now, l.earlier_attempts,
+               'the process died during the attempt'
+          from lapsed l
+          join event_log e on e.id = l.event_id and e.organization_id = l.organization_id
+         where l.outcome = 'dead'
+        on conflict (delivery_id) do update
+           set state = 'dead', attempts = excluded.attempts, earlier_attempts = excluded.earlier_attempts,
+               last_error = excluded.last_error, died_at = clock_timestamp(), resolved_at = null, reason = null
+    ), alone as (
+        select d.*
+          from want w
+         cross join lateral (
+            select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq, d.due_at
+              from delivery d
+             where p_suspect
+               and d.consumer_id = w.id
+               and d.lease_token is null
+               and d.suspect
+               and d.due_at <= now()
+               and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+               and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
+             order by d.due_at
+             limit 1
+               for update of d skip locked
+         ) d
+         order by d.due_at
+         limit 1
     ), due as (
         select d.*
           from want w
@@ -231,13 +362,17 @@ begin
             select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
               from delivery d
              where d.consumer_id = w.id
+               and d.lease_token is null
+               and not d.suspect
                and d.due_at <= now()
                and (select o.status from organizations o where o.id = d.organization_id) = 'active'
                and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
              order by d.due_at
-             limit w.n
+             limit w.n - (select count(*) from alone where alone.consumer_id = w.id)
                for update of d skip locked
          ) d
+         union all
+        select consumer_id, destination, organization_id, lane, seq from alone
     ), lease as materialized (
         select nextval('lease_token_seq') as token
          where exists (select from due)
@@ -255,7 +390,7 @@ begin
         returning d.*
     )
     select c.consumer_id, c.destination, c.organization_id, c.lane, c.seq, c.lease_token,
-           w.name, (c.attempts + c.earlier_attempts + 1)::int, (c.attempts + 1)::int, w.max_attempts::int,
+           w.name, (c.attempts + c.earlier_attempts + 1)::int, (c.attempts + 1)::int, w.max_attempts::int, c.suspect,
            e.id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at
       from claimed c
       join want w on w.id = c.consumer_id
@@ -264,7 +399,8 @@ end $$;
 -- +goose StatementEnd
 
 -- +goose Down
-drop function claim_deliveries(text[], int[], interval);
+drop function claim_deliveries(text[], int[], boolean, interval);
+drop function delivery_id(uuid, text, uuid);
 drop function retry_delay(interval[], real, int);
 drop function relay_events(int);
 drop table frozen_body;
