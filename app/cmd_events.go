@@ -173,15 +173,17 @@ func optionalID(id uuid.UUID) *uuid.UUID {
 }
 
 type dlqCmd struct {
-	List    dlqListCmd    `cmd:"" help:"List dead deliveries, the latest death first."`
-	Replay  dlqReplayCmd  `cmd:"" help:"Give a dead delivery a fresh budget of attempts."`
-	Discard dlqDiscardCmd `cmd:"" help:"End a dead delivery for good."`
+	List    dlqListCmd    `cmd:"" help:"List dead and uncertain deliveries, the latest first."`
+	Replay  dlqReplayCmd  `cmd:"" help:"Give a dead or uncertain delivery a fresh budget of attempts."`
+	Confirm dlqConfirmCmd `cmd:"" help:"End an uncertain delivery whose effect has happened."`
+	Discard dlqDiscardCmd `cmd:"" help:"End a dead or uncertain delivery for good."`
 }
 
 type dlqListCmd struct {
 	orgFlag
 	Type     string `help:"Only this event type."`
 	Consumer string `help:"Only this consumer."`
+	Status   string `enum:"dead,uncertain," default:"" help:"Only this status: dead or uncertain."`
 	Limit    int    `default:"50" help:"At most this many."`
 	jsonFlag
 }
@@ -193,6 +195,7 @@ type deadLine struct {
 	Type        bus.Type   `json:"event_type"`
 	Consumer    string     `json:"consumer"`
 	Destination *uuid.UUID `json:"destination"`
+	Status      string     `json:"status"`
 	Attempts    int        `json:"attempts"`
 	LastError   string     `json:"last_error"`
 	DiedAt      time.Time  `json:"died_at"`
@@ -202,9 +205,9 @@ type deadLine struct {
 func (d dlqListCmd) Run(ctx context.Context, con console, c *Common) error {
 	list := []deadLine{}
 	err := c.forOrg(ctx, con, d.Organization, func(t *db.OrgTx) error {
-		dead, err := t.DeadDeliveries(ctx, db.DeadFilter{Type: d.Type, Consumer: d.Consumer, Limit: d.Limit})
+		dead, err := t.DeadDeliveries(ctx, db.DeadFilter{Type: d.Type, Consumer: d.Consumer, State: d.Status, Limit: d.Limit})
 		for _, x := range dead {
-			list = append(list, deadLine{x.ID, x.EventID, x.Type, x.Consumer, optionalID(x.Destination), x.Attempts, x.LastError, x.DiedAt})
+			list = append(list, deadLine{x.ID, x.EventID, x.Type, x.Consumer, optionalID(x.Destination), x.State, x.Attempts, x.LastError, x.DiedAt})
 		}
 		return err
 	})
@@ -213,9 +216,9 @@ func (d dlqListCmd) Run(ctx context.Context, con console, c *Common) error {
 	}
 	rows := make([][]string, len(list))
 	for i, l := range list {
-		rows[i] = []string{l.ID.String(), string(l.Type), l.Consumer, strconv.Itoa(l.Attempts), l.DiedAt.Format(time.RFC3339), l.LastError}
+		rows[i] = []string{l.ID.String(), string(l.Type), l.Consumer, l.Status, strconv.Itoa(l.Attempts), l.DiedAt.Format(time.RFC3339), l.LastError}
 	}
-	return con.print(d.JSON, map[string]any{"items": list}, []string{"DELIVERY", "TYPE", "CONSUMER", "ATTEMPTS", "DIED", "ERROR"}, rows)
+	return con.print(d.JSON, map[string]any{"items": list}, []string{"DELIVERY", "TYPE", "CONSUMER", "STATUS", "ATTEMPTS", "DIED", "ERROR"}, rows)
 }
 
 type dlqReplayCmd struct {
@@ -228,9 +231,25 @@ type dlqReplayCmd struct {
 func (d dlqReplayCmd) Run(ctx context.Context, con console, c *Common) error {
 	err := c.forOrg(ctx, con, d.Organization, func(t *db.OrgTx) error { return t.Replay(ctx, d.ID, d.Reason) })
 	if err != nil {
-		return inWords(err, "no such dead delivery in the organization")
+		return inWords(err, "no such dead or uncertain delivery in the organization")
 	}
 	_, err = fmt.Fprintln(con.out, d.ID, "is due again")
+	return err
+}
+
+type dlqConfirmCmd struct {
+	ID uuid.UUID `arg:"" help:"Id of the delivery."`
+	orgFlag
+	Reason string `help:"How that is known, for the audit log."`
+}
+
+// Run confirms that the effect of an uncertain delivery has happened.
+func (d dlqConfirmCmd) Run(ctx context.Context, con console, c *Common) error {
+	err := c.forOrg(ctx, con, d.Organization, func(t *db.OrgTx) error { return t.ConfirmDone(ctx, d.ID, d.Reason) })
+	if err != nil {
+		return inWords(err, "no such uncertain delivery in the organization")
+	}
+	_, err = fmt.Fprintln(con.out, d.ID, "is done")
 	return err
 }
 
@@ -244,7 +263,7 @@ type dlqDiscardCmd struct {
 func (d dlqDiscardCmd) Run(ctx context.Context, con console, c *Common) error {
 	err := c.forOrg(ctx, con, d.Organization, func(t *db.OrgTx) error { return t.Discard(ctx, d.ID, d.Reason) })
 	if err != nil {
-		return inWords(err, "no such dead delivery in the organization")
+		return inWords(err, "no such dead or uncertain delivery in the organization")
 	}
 	_, err = fmt.Fprintln(con.out, d.ID, "is discarded")
 	return err

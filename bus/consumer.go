@@ -18,7 +18,7 @@ type Effect string
 
 // The effects.
 const (
-	EffectLocal       Effect = "local"         // inside Postgres
+	EffectLocal       Effect = "local"         // inside Postgres, in one transaction with the settlement
 	EffectAtLeastOnce Effect = "at_least_once" // outside, safe to repeat under the same delivery id
 	EffectOnce        Effect = "once"          // outside, not to be repeated unseen
 )
@@ -37,13 +37,66 @@ type Consumer struct {
 //
 // The verdict is the returned error: nil is done, [Permanent] is dead now,
 // [RetryAfter] was told when to come again, [Postpone] has not been tried, [Skip]
-// is pointless by now, any other error is retried by the policy. An error that is
-// [ErrUnavailable] is postponed: the trouble is ours. Handle may be called again for the same
+// is pointless by now, [Uncertain] is for a person, any other error is retried by
+// the policy. An error that is [ErrUnavailable] is postponed: the trouble is ours.
+//
+// After [Delivery.BeginEffect] an error that is none of these says that the effect
+// has surely not happened. When nothing is said, or not by the handler (a panic,
+// the timeout, a shutdown, a lost lease, [ErrUnavailable]), it is uncertain.
+//
+// Handle may be called again for the same
 // delivery at any time, with the same ID. Its context ends when the lease is
 // lost, when the timeout has passed or when the grace of a shutdown is over.
 type Handler interface {
 	Consumer() Consumer
 	Handle(ctx context.Context, d *Delivery) error
+}
+
+// LocalHandler is a Handler whose effect is rows of the database, exactly once. Its
+// Handle runs the effect in a transaction that settles the delivery too, under its
+// lease; package db has it as DB.InDelivery.
+type LocalHandler interface {
+	Handler
+	// SettlesItself is the promise to do so.
+	SettlesItself()
+}
+
+// Reconciler is a Handler that can find out what has become of an effect.
+type Reconciler interface {
+	Handler
+	// Reconcile is called instead of Handle when a process has died after the
+	// effect had begun. An error leaves it unknown and is read like one of Handle,
+	// but that no effect is repeated for it.
+	Reconcile(ctx context.Context, d *Delivery) (Effected, error)
+}
+
+// Effected is what a Reconciler has found.
+type Effected int
+
+// What may have become of an effect. Not done must be certain: the effect is
+// repeated then.
+const (
+	EffectUnknown Effected = iota
+	EffectDone
+	EffectNotDone
+)
+
+// wrapper is a handler around another one.
+type wrapper interface{ Unwrap() Handler }
+
+// as finds what else h is, or a handler that it wraps.
+func as[T Handler](h Handler) (T, bool) {
+	for {
+		if t, ok := h.(T); ok {
+			return t, true
+		}
+		w, ok := h.(wrapper)
+		if !ok {
+			var none T
+			return none, false
+		}
+		h = w.Unwrap()
+	}
 }
 
 // RetryPolicy decides when a failed delivery is due again. It is data: the
@@ -92,9 +145,13 @@ func CheckHandlers(handlers []Handler) error {
 				return fmt.Errorf("consumer %q reads %q, which is not in the catalogue", c.Name, t)
 			}
 		}
-		if c.Effect != EffectAtLeastOnce {
-			// The loop would repeat a once effect and settle a local one apart from it.
-			return fmt.Errorf("consumer %q: the drain loop runs effects that are %s only", c.Name, EffectAtLeastOnce)
+		switch _, local := as[LocalHandler](h); {
+		case c.Effect == EffectLocal && !local:
+			return fmt.Errorf("consumer %q: a local effect needs a handler that settles itself", c.Name)
+		case c.Effect != EffectLocal && local:
+			return fmt.Errorf("consumer %q: a handler that settles itself has a local effect", c.Name)
+		case c.Effect != EffectLocal && c.Effect != EffectAtLeastOnce && c.Effect != EffectOnce:
+			return fmt.Errorf("consumer %q: there is no effect %q", c.Name, c.Effect)
 		}
 		if c.Retry.Jitter < 0 || c.Retry.Jitter > 1 || slices.ContainsFunc(c.Retry.Steps, func(d time.Duration) bool { return d < 0 }) {
 			return fmt.Errorf("consumer %q: the retry policy's jitter must be between 0 and 1 and no step negative", c.Name)

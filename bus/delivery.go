@@ -1,6 +1,8 @@
 package bus
 
 import (
+	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -35,8 +37,43 @@ type Delivery struct {
 	// tells whose it is.
 	Suspect bool
 
+	// Unknown is whether an earlier attempt has begun its effect and then died, so
+	// that nobody knows what has become of it.
+	Unknown bool
+
 	// Detail is kept with the attempt when the handler fills it.
 	Detail *AttemptDetail
+
+	hold *hold // nil unless a Drainer has it in hand
+}
+
+// hold is what an attempt in hand has come to.
+type hold struct {
+	begin   func(ctx context.Context) error
+	begun   atomic.Bool // the effect may have happened
+	settled atomic.Bool // nothing is left to settle
+}
+
+// BeginEffect must be called right before what a consumer with [EffectOnce] must
+// not repeat, and succeed. From then on an attempt that ends without a word of
+// its handler is uncertain: it is never repeated unseen.
+func (d *Delivery) BeginEffect(ctx context.Context) error {
+	if d.hold == nil {
+		return ErrLeaseLost
+	}
+	if err := d.hold.begin(ctx); err != nil {
+		return err
+	}
+	d.hold.begun.Store(true)
+	return nil
+}
+
+// MarkSettled tells that d was settled as done in the transaction of its effect.
+// Whatever its handler returns after that changes nothing.
+func (d *Delivery) MarkSettled() {
+	if d.hold != nil {
+		d.hold.settled.Store(true)
+	}
 }
 
 // Lease returns what d may be settled under.

@@ -177,46 +177,109 @@ func (r *run) start(work context.Context, d *Delivery) {
 		r.suspect.Store(true)
 		r.Logger.InfoContext(work, "tried alone, its process died", Settlement{Delivery: d}.attrs()...)
 	}
+	d.hold = &hold{begin: func(ctx context.Context) error { return r.beginEffect(ctx, slots, d) }}
 	ctx, cancel := context.WithCancelCause(work)
 	r.inflight.add(d, cancel)
 	r.handlers.Go(func() {
 		defer cancel(nil)
-		s := verdict(d, errGone) // stands when the handler never returns here
-		defer func() { r.finish(ctx, work, s) }()
-		s = r.handle(ctx, slots, d)
+		e := ending{Settlement: verdict(d, errGone)} // stands when the handler never returns here
+		defer func() { r.finish(ctx, work, slots, e) }()
+		e = r.handle(ctx, slots, d)
 	})
+}
+
+func (r *run) beginEffect(ctx context.Context, slots *consumerSlots, d *Delivery) error {
+	if slots.consumer.Effect != EffectOnce {
+		return fmt.Errorf("consumer %q begins an effect and does not declare it to happen %s", d.Consumer, EffectOnce)
+	}
+	return r.Log.BeginEffect(ctx, d.Lease())
+}
+
+// ending is how an attempt has ended.
+type ending struct {
+	Settlement
+	said    bool // by the handler itself, and not because it was interrupted
+	notDone bool // the effect that had begun is known not to have happened
 }
 
 // handle runs the handler within its timeout and reads its verdict. A panic, in
 // the handler or in the error it returned, is an error of this attempt.
-func (r *run) handle(ctx context.Context, slots *consumerSlots, d *Delivery) (s Settlement) {
+func (r *run) handle(ctx context.Context, slots *consumerSlots, d *Delivery) (e ending) {
 	ctx, cancel := context.WithTimeout(ctx, slots.consumer.Timeout)
 	defer cancel()
 	defer func() {
 		if v := recover(); v != nil {
 			err := &panicError{value: v}
-			s = verdict(d, err)
+			e = ending{Settlement: verdict(d, err)}
 			r.Logger.ErrorContext(ctx, "handler panicked", "consumer", d.Consumer, "event_id", d.Event.ID,
 				"event_type", d.Event.Type, "error", err, "stack", string(debug.Stack()))
 		}
 	}()
-	return verdict(d, slots.handler.Handle(ctx, d))
+	if slots.unknown(d) {
+		return reconcile(ctx, slots.handler, d)
+	}
+	err := slots.handler.Handle(ctx, d)
+	return ending{Settlement: verdict(d, err), said: said(ctx, err)}
 }
 
-// finish hands a verdict to the settler. An attempt that failed because it was
-// cancelled has none of its own: somebody else owns the delivery, or is to take it
-// over now.
-func (r *run) finish(ctx, work context.Context, s Settlement) {
-	lost := errors.Is(context.Cause(ctx), ErrLeaseLost)
+// reconcile asks what has become of the effect that an earlier attempt began.
+func reconcile(ctx context.Context, h Handler, d *Delivery) ending {
+	reconciler, ok := as[Reconciler](h)
+	if !ok {
+		return ending{Settlement: verdict(d, Uncertain(errUnknown)), said: true}
+	}
+	found, err := reconciler.Reconcile(ctx, d)
 	switch {
-	case s.Verdict == VerdictDone:
-	case lost:
+	case err == nil && found == EffectDone:
+		return ending{Settlement: verdict(d, nil), said: true}
+	case err == nil && found == EffectNotDone:
+		return ending{Settlement: verdict(d, Postpone(0, errNotDone)), said: true, notDone: true}
+	case err == nil:
+		return ending{Settlement: verdict(d, Uncertain(errUnknown)), said: true}
+	}
+	s := verdict(d, err)
+	if s.Verdict == VerdictDead || s.Verdict == VerdictSkip {
+		s.Verdict = VerdictUncertain
+	}
+	return ending{Settlement: s, said: said(ctx, err)}
+}
+
+// said reports whether err is the handler's own word on what has become of the
+// effect, and not the echo of what interrupted it.
+func said(ctx context.Context, err error) bool {
+	echo := errors.Is(err, ErrUnavailable) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	switch {
+	case err == nil:
+		return true
+	case steers(err):
+		return ctx.Err() == nil || !echo
+	default:
+		return ctx.Err() == nil && !errors.Is(err, ErrUnavailable)
+	}
+}
+
+// finish hands a verdict to the settler. An attempt whose effect has begun and
+// whose handler has not said what became of it is uncertain. One that failed
+// because it was cancelled has no verdict of its own: somebody else owns the
+// delivery, or is to take it over now.
+func (r *run) finish(ctx, work context.Context, slots *consumerSlots, e ending) {
+	s, d := e.Settlement, e.Delivery
+	s.Unknown = slots.unknown(d) && !e.notDone
+	switch {
+	case d.hold.settled.Load():
+		r.Logger.DebugContext(ctx, "delivery settled with its effect", s.attrs()...)
+		r.release(d)
+		return
+	case e.said:
+	case d.hold.begun.Load():
+		s.Verdict = VerdictUncertain
+	case errors.Is(context.Cause(ctx), ErrLeaseLost):
 		r.Logger.WarnContext(ctx, "attempt cancelled, the lease was lost", s.attrs()...)
-		r.release(s.Delivery)
+		r.release(d)
 		return
 	case work.Err() != nil:
 		r.Logger.WarnContext(ctx, "attempt cut off by the shutdown", s.attrs()...)
-		s = Settlement{Delivery: s.Delivery, Verdict: VerdictPostpone, Error: errCutOff.Error()}
+		s.Verdict, s.NotUntil, s.Error = VerdictPostpone, 0, errCutOff.Error()
 	}
 	r.results <- s
 }
@@ -235,6 +298,16 @@ func (r *run) release(d *Delivery) {
 	}
 }
 
+// steers reports whether err says more than that the attempt has failed.
+func steers(err error) bool {
+	_, skip := errors.AsType[*SkipError](err)
+	_, permanent := errors.AsType[*PermanentError](err)
+	_, uncertain := errors.AsType[*UncertainError](err)
+	_, retry := errors.AsType[*RetryAfterError](err)
+	_, postpone := errors.AsType[*PostponeError](err)
+	return skip || permanent || uncertain || retry || postpone
+}
+
 // verdict reads a handler's error.
 func verdict(d *Delivery, err error) Settlement {
 	s := Settlement{Delivery: d, Verdict: VerdictDone}
@@ -246,7 +319,9 @@ func verdict(d *Delivery, err error) Settlement {
 		s.Error = ErrUnavailable.Error() // the rest is of this installation, and tenants read it
 	}
 	s.Verdict = VerdictRetry
-	if skip, ok := errors.AsType[*SkipError](err); ok {
+	if _, ok := errors.AsType[*UncertainError](err); ok {
+		s.Verdict = VerdictUncertain
+	} else if skip, ok := errors.AsType[*SkipError](err); ok {
 		s.Verdict, s.Error = VerdictSkip, skip.Reason
 	} else if _, ok := errors.AsType[*PermanentError](err); ok {
 		s.Verdict = VerdictDead

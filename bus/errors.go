@@ -66,6 +66,16 @@ func Postpone(after time.Duration, err error) error {
 	return &PostponeError{After: after, Err: err}
 }
 
+// UncertainError ends a delivery whose effect may have happened.
+type UncertainError struct{ Err error }
+
+func (e *UncertainError) Error() string { return e.Err.Error() }
+func (e *UncertainError) Unwrap() error { return e.Err }
+
+// Uncertain says that the effect may have happened and nobody knows. The delivery
+// is not tried again; a person decides what becomes of it.
+func Uncertain(err error) error { return &UncertainError{Err: err} }
+
 // SkipError ends a delivery without its effect, for a reason a person can read.
 type SkipError struct{ Reason string }
 
@@ -83,6 +93,13 @@ var errCutOff = errors.New("the attempt was cut off by a shutdown")
 
 // ErrCrashed is what is kept of an attempt whose process has died.
 var ErrCrashed = errors.New("the process died during the attempt")
+
+// errUnknown ends a delivery whose process died after the effect had begun, when
+// nobody can tell what has become of it.
+var errUnknown = errors.New("the process died after the effect had begun")
+
+// errNotDone is kept of an attempt that is known to have had no effect.
+var errNotDone = errors.New("the process died before the effect has happened")
 
 // errGone is the error of an attempt whose handler has ended its goroutine.
 var errGone = errors.New("the handler ended its goroutine")

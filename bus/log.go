@@ -17,6 +17,9 @@ type Log interface {
 	Settle(ctx context.Context, settlements []Settlement) (lost []Lease, err error)
 	// Extend renews leases and returns those that are lost.
 	Extend(ctx context.Context, leases []Lease) (lost []Lease, err error)
+	// BeginEffect records, under the lease and for as long as it is valid, that an
+	// effect may happen from now on. It renews the lease, or returns ErrLeaseLost.
+	BeginEffect(ctx context.Context, lease Lease) error
 	// LeaseTime is how long a claim or an extension lasts.
 	LeaseTime() time.Duration
 }
@@ -50,6 +53,9 @@ const (
 	VerdictPostpone Verdict = "postponed" // due again when told; no attempt is spent
 	VerdictDead     Verdict = "dead"
 	VerdictSkip     Verdict = "skipped"
+
+	// The effect may have happened; a person decides.
+	VerdictUncertain Verdict = "uncertain"
 )
 
 // Settlement is the verdict over one claimed delivery.
@@ -58,4 +64,8 @@ type Settlement struct {
 	Verdict  Verdict
 	Error    string        // for all but done: what a person should read; a postponement without one leaves the last
 	NotUntil time.Duration // for retry: wait at least this long; for postponed: this long
+
+	// Unknown is whether it is still unknown, at a retry or a postponement, what has
+	// become of the effect of an earlier attempt. The last retry is uncertain then.
+	Unknown bool
 }

@@ -117,6 +117,8 @@ func (r *run) report(ctx context.Context, batch []Settlement, lost []Lease) {
 		switch {
 		case gone[s.Delivery.Lease()]:
 			r.Logger.WarnContext(ctx, "verdict refused, the lease was lost", s.attrs()...)
+		case s.Verdict == VerdictUncertain || spent && s.Unknown:
+			r.Logger.WarnContext(ctx, "delivery is uncertain", append(s.attrs(), "error", s.Error)...)
 		case s.Verdict == VerdictDead || spent:
 			r.Logger.InfoContext(ctx, "delivery is dead", append(s.attrs(), "error", s.Error)...)
 		case s.Verdict == VerdictPostpone:

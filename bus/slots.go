@@ -11,6 +11,11 @@ type consumerSlots struct {
 	hungry   bool // the last claim filled every slot, so more may be due
 }
 
+// unknown reports whether d may have had an effect that must not be repeated.
+func (s *consumerSlots) unknown(d *Delivery) bool {
+	return d.Unknown && s.consumer.Effect == EffectOnce
+}
+
 func (s *consumerSlots) free() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,7 +12,7 @@ type AttemptRow struct {
 	DeliveryID uuid.UUID
 	Number     int
 	Consumer   string
-	Outcome    string // done, retry, postponed, dead or skipped
+	Outcome    string // done, retry, postponed, dead, uncertain or skipped
 	Error      *string
 	StatusCode *int
 	Response   *string // what the receiver answered, cut

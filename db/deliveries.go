@@ -28,7 +28,7 @@ func (d *DB) Relay(ctx context.Context) (int, error) {
 }
 
 const claimDeliveriesSQL = `
-	select consumer_id, destination, org_id, lane, seq, token, consumer, attempt, budgeted, max_attempts, suspect,
+	select consumer_id, destination, org_id, lane, seq, token, consumer, attempt, budgeted, max_attempts, suspect, unknown,
 	       id, type, entity_kind, entity_id, payload, metadata, created_at
 	  from claim_deliveries(@consumers, @limits, @suspect, @lease_time)`
 
@@ -40,6 +40,7 @@ type claimedRow struct {
 	Budgeted    int
 	MaxAttempts int
 	Suspect     bool
+	Unknown     bool
 	ID          uuid.UUID
 	Type        bus.Type
 	EntityKind  string
@@ -65,7 +66,7 @@ func (d *DB) Claim(ctx context.Context, c bus.Claim) ([]bus.Delivery, error) {
 	for i, r := range rows {
 		claimed[i] = bus.Delivery{
 			Key: r.Key, ID: bus.DeliveryID(r.ID, r.Consumer, r.Destination), Token: r.Token, Consumer: r.Consumer,
-			Attempt: r.Attempt, Budgeted: r.Budgeted, MaxAttempts: r.MaxAttempts, Suspect: r.Suspect,
+			Attempt: r.Attempt, Budgeted: r.Budgeted, MaxAttempts: r.MaxAttempts, Suspect: r.Suspect, Unknown: r.Unknown,
 			Event: bus.Event{
 				ID: r.ID, OrgID: r.OrgID, Type: r.Type, EntityKind: r.EntityKind, EntityID: r.EntityID,
 				Payload: r.Payload, Metadata: r.Metadata, CreatedAt: r.CreatedAt,
@@ -104,6 +105,25 @@ func (d *DB) Extend(ctx context.Context, leases []bus.Lease) ([]bus.Lease, error
 		return nil, wrap("extend leases", err)
 	}
 	return missing(leases, kept), nil
+}
+
+const beginEffectSQL = `
+	update delivery
+	   set effect_at = coalesce(effect_at, clock_timestamp()), due_at = clock_timestamp() + @lease_time
+	 where consumer_id = @consumer_id and destination = @destination and organization_id = @org_id and lane = @lane and seq = @seq
+	   and lease_token is not distinct from @token`
+
+// BeginEffect records that the effect of a claimed delivery may happen from now
+// on. It returns bus.ErrLeaseLost when the delivery is not held under the lease.
+func (d *DB) BeginEffect(ctx context.Context, l bus.Lease) error {
+	tag, err := d.pool.Exec(ctx, beginEffectSQL, named{
+		"consumer_id": l.ConsumerID, "destination": l.Destination, "org_id": l.OrgID, "lane": l.Lane, "seq": l.Seq, "token": l.Token,
+		"lease_time": d.lease,
+	})
+	if err == nil && tag.RowsAffected() == 0 {
+		return bus.ErrLeaseLost
+	}
+	return wrap("begin an effect", err)
 }
 
 // leaseColumns turns leases into one array for each column of their key.

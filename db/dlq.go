@@ -12,8 +12,9 @@ import (
 	"github.com/deskcomm/deskcomm/bus"
 )
 
-// DeadDelivery is a delivery that died, with a copy of its event. It waits for a
-// person while State is dead; replayed and discarded are what one decided.
+// DeadDelivery is a delivery that died or whose effect may have happened, with a
+// copy of its event. It waits for a person while State is dead or uncertain;
+// replayed, confirmed and discarded are what one decided.
 type DeadDelivery struct {
 	ID             uuid.UUID
 	OrgID          uuid.UUID
@@ -42,6 +43,7 @@ type DeadFilter struct {
 	Type       string
 	EntityKind string
 	Consumer   string
+	State      string     // dead or uncertain; both when empty
 	Since      *time.Time // died at or after
 	Until      *time.Time // died before
 	BeforeAt   *time.Time
@@ -54,7 +56,7 @@ type DeadFilter struct {
 
 func (f DeadFilter) args() named {
 	return named{
-		"event_type": f.Type, "entity_kind": f.EntityKind, "consumer": f.Consumer, "since": f.Since, "until": f.Until,
+		"event_type": f.Type, "entity_kind": f.EntityKind, "consumer": f.Consumer, "state": f.State, "since": f.Since, "until": f.Until,
 		"before_at": f.BeforeAt, "before_id": f.BeforeID, "after_at": f.AfterAt, "after_id": f.AfterID,
 		"limit": pageLimit(f.Limit), "bare": f.Bare,
 	}
@@ -73,7 +75,8 @@ const deadColumnsSQL = `
 // What is empty vanishes from the plan: each list asks for a plan of its own, and
 // each filter has its index.
 const filteredDeadSQL = deadColumnsSQL + `
-	 where x.state = 'dead'
+	 where x.state in ('dead', 'uncertain')
+	   and (@state::text = '' or x.state = @state)
 	   and (@event_type::text = '' or x.event_type = @event_type)
 	   and (@entity_kind::text = '' or x.entity_kind = @entity_kind)
 	   and (@consumer::text = '' or x.consumer_id = (select id from consumers where name = @consumer))
@@ -89,7 +92,7 @@ const listDeadSQL = filteredDeadSQL + `
 
 const planAnewSQL = `select set_config('plan_cache_mode', 'force_custom_plan', true)`
 
-// DeadDeliveries lists what is dead, the latest death first.
+// DeadDeliveries lists what is dead or uncertain, the latest first.
 func (t *OrgTx) DeadDeliveries(ctx context.Context, f DeadFilter) ([]DeadDelivery, error) {
 	if _, err := t.tx.Exec(ctx, planAnewSQL); err != nil {
 		return nil, wrap("list dead deliveries", err)
@@ -106,7 +109,7 @@ const CountCap = 10000
 
 const countDeadSQL = `select count(*) from (` + listDeadSQL + `) x`
 
-// CountDead counts what is dead, up to CountCap; CountCap and one means more.
+// CountDead counts what is dead or uncertain, up to CountCap; CountCap and one means more.
 func (t *OrgTx) CountDead(ctx context.Context, f DeadFilter) (int, error) {
 	if _, err := t.tx.Exec(ctx, planAnewSQL); err != nil {
 		return 0, wrap("count dead deliveries", err)
@@ -141,14 +144,14 @@ func (t *OrgTx) DeadByID(ctx context.Context, ids ...uuid.UUID) ([]DeadDelivery,
 // that of the values and not of the rows.
 const deadNamesSQL = `
 	with recursive types as (
-	    select min(event_type) as v from dead_delivery where organization_id = @org_id and state = 'dead'
+	    select min(event_type) as v from dead_delivery where organization_id = @org_id and state in ('dead', 'uncertain')
 	    union all
-	    select (select min(event_type) from dead_delivery where organization_id = @org_id and state = 'dead' and event_type > types.v)
+	    select (select min(event_type) from dead_delivery where organization_id = @org_id and state in ('dead', 'uncertain') and event_type > types.v)
 	      from types where types.v is not null
 	), kinds as (
-	    select min(entity_kind) as v from dead_delivery where organization_id = @org_id and state = 'dead'
+	    select min(entity_kind) as v from dead_delivery where organization_id = @org_id and state in ('dead', 'uncertain')
 	    union all
-	    select (select min(entity_kind) from dead_delivery where organization_id = @org_id and state = 'dead' and entity_kind > kinds.v)
+	    select (select min(entity_kind) from dead_delivery where organization_id = @org_id and state in ('dead', 'uncertain') and entity_kind > kinds.v)
 	      from kinds where kinds.v is not null
 	)
 	select array(select v from types where v is not null limit 500) as types,
@@ -168,8 +171,9 @@ func (t *OrgTx) DeadNames(ctx context.Context) (DeadNames, error) {
 	return names, wrap("list names of dead deliveries", err)
 }
 
-// resolved is what replaying or discarding leaves to be audited.
+// resolved is what a decision leaves to be audited.
 type resolved struct {
+	State     string // before it
 	EventID   uuid.UUID
 	Consumer  string
 	LastError string
@@ -177,24 +181,30 @@ type resolved struct {
 }
 
 const replayDeadSQL = `
-	with again as (
-	    update dead_delivery
+	with was as (
+	    select delivery_id, state from dead_delivery
+	     where organization_id = @org_id and delivery_id = @id and state in ('dead', 'uncertain')
+	       for update
+	), again as (
+	    update dead_delivery d
 	       set state = 'replayed', resolved_at = clock_timestamp(), reason = nullif(@reason, '')
-	     where organization_id = @org_id and delivery_id = @id and state = 'dead'
+	      from was
+	     where d.organization_id = @org_id and d.delivery_id = was.delivery_id
 	       and (destination = '00000000-0000-0000-0000-000000000000' or consumer_id <> (select id from consumers where name = @webhooks)
 	            or exists (select from webhook_subscriptions s where s.id = destination and s.deleted_at is null))
-	    returning *
+	    returning d.*, was.state as old_state
 	), pending as (
 	    insert into delivery (consumer_id, destination, organization_id, lane, seq, event_id, due_at, earlier_attempts, last_error)
 	    select consumer_id, destination, organization_id, lane, seq, event_id, clock_timestamp(), attempts + earlier_attempts, last_error
 	      from again
 	)
-	select a.event_id, c.name as consumer, a.last_error, a.attempts::int from again a join consumers c on c.id = a.consumer_id`
+	select a.old_state as state, a.event_id, c.name as consumer, a.last_error, a.attempts::int from again a join consumers c on c.id = a.consumer_id`
 
-// Replay makes a dead delivery due again with a fresh budget of attempts, under
-// the same id. Deliveries of the event to others are not touched. It returns
-// bus.ErrConflict when the delivery is not dead any more or its subscription is
-// deleted, and bus.ErrNotFound when it never was.
+// Replay makes a dead or uncertain delivery due again with a fresh budget of
+// attempts, under the same id; the effect of an uncertain one may happen twice.
+// Deliveries of the event to others are not touched. It returns bus.ErrConflict
+// when the delivery does not wait for a person any more or its subscription is
+// deleted, and bus.ErrNotFound when it never did.
 func (t *OrgTx) Replay(ctx context.Context, id uuid.UUID, reason string) error {
 	args := named{"org_id": t.org, "id": id, "reason": reason, "webhooks": bus.WebhookDispatch}
 	if err := t.resolve(ctx, replayDeadSQL, "delivery.replayed", id, args); err != nil {
@@ -205,22 +215,47 @@ func (t *OrgTx) Replay(ctx context.Context, id uuid.UUID, reason string) error {
 }
 
 const discardDeadSQL = `
-	with gone as (
-	    update dead_delivery
+	with was as (
+	    select delivery_id, state from dead_delivery
+	     where organization_id = @org_id and delivery_id = @id and state in ('dead', 'uncertain')
+	       for update
+	), gone as (
+	    update dead_delivery d
 	       set state = 'discarded', resolved_at = clock_timestamp(), reason = @reason
-	     where organization_id = @org_id and delivery_id = @id and state = 'dead'
-	    returning *
+	      from was
+	     where d.organization_id = @org_id and d.delivery_id = was.delivery_id
+	    returning d.*, was.state as old_state
 	), thawed as (
 	    delete from frozen_body b using gone g where b.delivery_id = g.delivery_id
 	)
-	select g.event_id, c.name as consumer, g.last_error, g.attempts::int from gone g join consumers c on c.id = g.consumer_id`
+	select g.old_state as state, g.event_id, c.name as consumer, g.last_error, g.attempts::int from gone g join consumers c on c.id = g.consumer_id`
 
-// Discard ends a dead delivery for good; the row stays with the reason.
+// Discard ends a dead or uncertain delivery for good; the row stays with the reason.
 func (t *OrgTx) Discard(ctx context.Context, id uuid.UUID, reason string) error {
 	if reason == "" {
 		return bus.Invalid("reason", "is required")
 	}
 	return t.resolve(ctx, discardDeadSQL, "delivery.discarded", id, named{"org_id": t.org, "id": id, "reason": reason})
+}
+
+const confirmUncertainSQL = `
+	with done as (
+	    update dead_delivery
+	       set state = 'confirmed', resolved_at = clock_timestamp(), reason = nullif(@reason, '')
+	     where organization_id = @org_id and delivery_id = @id and state = 'uncertain'
+	    returning *
+	), receipts as (
+	    insert into receipt (organization_id, consumer_id, outcome, first_event_id, last_event_id, event_ids, destinations, attempts)
+	    select organization_id, consumer_id, 'done', event_id, event_id, array[event_id], array[destination], array[attempts] from done
+	), thawed as (
+	    delete from frozen_body b using done d where b.delivery_id = d.delivery_id
+	)
+	select 'uncertain' as state, d.event_id, c.name as consumer, d.last_error, d.attempts::int from done d join consumers c on c.id = d.consumer_id`
+
+// ConfirmDone ends an uncertain delivery whose effect has happened: it is done. It
+// returns bus.ErrConflict when the delivery is not uncertain.
+func (t *OrgTx) ConfirmDone(ctx context.Context, id uuid.UUID, reason string) error {
+	return t.resolve(ctx, confirmUncertainSQL, "delivery.confirmed", id, named{"org_id": t.org, "id": id, "reason": reason})
 }
 
 const deadExistsSQL = `select exists (select from dead_delivery where organization_id = @org_id and delivery_id = @id)`
@@ -241,14 +276,14 @@ func (t *OrgTx) resolve(ctx context.Context, sql, action string, id uuid.UUID, a
 			return wrap(action, err)
 		}
 		if was {
-			return fmt.Errorf("%s: the delivery is not dead, or its destination is gone: %w", action, bus.ErrConflict)
+			return fmt.Errorf("%s: the delivery is not in that state, or its destination is gone: %w", action, bus.ErrConflict)
 		}
 		return fmt.Errorf("%s: %w", action, bus.ErrNotFound)
 	}
 	return t.audit(ctx, auditEntry{
 		action: action, resourceType: "delivery", resourceID: id,
 		metadata: map[string]any{
-			"event_id": done.EventID, "consumer": done.Consumer, "old_error": done.LastError,
+			"event_id": done.EventID, "consumer": done.Consumer, "old_status": done.State, "old_error": done.LastError,
 			"attempts": done.Attempts, "reason": reason,
 		},
 	})

@@ -246,7 +246,7 @@ func TestInvariant7OnlyTheCurrentTokenSettles(t *testing.T) {
 	if second.ID != first.ID {
 		t.Errorf("delivery id changed from %s to %s between attempts", first.ID, second.ID)
 	}
-	for _, verdict := range []bus.Verdict{bus.VerdictDone, bus.VerdictRetry, bus.VerdictPostpone, bus.VerdictDead, bus.VerdictSkip} {
+	for _, verdict := range []bus.Verdict{bus.VerdictDone, bus.VerdictRetry, bus.VerdictPostpone, bus.VerdictDead, bus.VerdictUncertain, bus.VerdictSkip} {
 		if lost := w.settle(first, verdict, "late"); len(lost) != 1 {
 			t.Errorf("%s under a stale token was accepted", verdict)
 		}
@@ -281,7 +281,7 @@ func TestInvariant13NoDueTimeComesFromTheHostsClock(t *testing.T) {
 	statements := statementConstants(t)
 	conn := dbtest.Conn(t, w.url)
 	for _, name := range []string{
-		"claimDeliveriesSQL", "extendLeasesSQL", "settleDeliveriesSQL", "replayDeadSQL", "relayEventsSQL", "emitEventSQL", "emitEventsSQL",
+		"claimDeliveriesSQL", "extendLeasesSQL", "beginEffectSQL", "settleDeliveriesSQL", "replayDeadSQL", "relayEventsSQL", "emitEventSQL", "emitEventsSQL",
 		"registerConsumerSQL",
 	} {
 		sql, _, err := pgx.NamedArgs{}.RewriteQuery(t.Context(), nil, statements[name], nil)

@@ -21,7 +21,7 @@ type Overview struct {
 }
 
 const showOverviewSQL = `
-	select (select count(*) from (select from dead_delivery where organization_id = @org_id and state = 'dead' limit @cap) x)::int as dead,
+	select (select count(*) from (select from dead_delivery where organization_id = @org_id and state in ('dead', 'uncertain') limit @cap) x)::int as dead,
 	       (select count(*) from (select from event_log
 	          where organization_id = @org_id and id >= uuid_v7_floor(clock_timestamp() - interval '24 hours') limit @cap) x)::int as events_today,
 	       (select count(*) from webhook_subscriptions where organization_id = @org_id and deleted_at is null)::int as webhooks,
@@ -31,7 +31,7 @@ const showOverviewSQL = `
 	       (select count(*) from channel_sessions
 	         where organization_id = @org_id and archived_at is null and status = 'WORKING')::int as channels_working,
 	       (select created_at from event_log where organization_id = @org_id order by id desc limit 1) as last_event_at,
-	       (select died_at from dead_delivery where organization_id = @org_id and state = 'dead'
+	       (select died_at from dead_delivery where organization_id = @org_id and state in ('dead', 'uncertain')
 	         order by died_at, delivery_id limit 1) as oldest_dead_died_at`
 
 // Overview looks at the organization as a whole.

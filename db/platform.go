@@ -71,12 +71,12 @@ const listOrganizationsDeadSQL = `
 	  from (select * from organizations order by lower(name), id limit @limit) o
 	 cross join lateral (
 	    select count(*) as n
-	      from (select from dead_delivery x where x.organization_id = o.id and x.state = 'dead' limit @cap) x
+	      from (select from dead_delivery x where x.organization_id = o.id and x.state in ('dead', 'uncertain') limit @cap) x
 	 ) d
 	 order by lower(o.name), o.id`
 
 // OrganizationsDead lists the organizations by name, 200 at most, with how much
-// is dead in each.
+// is dead or uncertain in each.
 func (d *DB) OrganizationsDead(ctx context.Context, actor Actor) (list []OrganizationDead, err error) {
 	err = d.inTx(ctx, func(tx pgx.Tx) error {
 		args := named{"limit": maxOrganizations, "cap": CountCap + 1}

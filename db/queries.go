@@ -27,7 +27,7 @@ type EventFilter struct {
 }
 
 // EventRow is an event and what became of it. Status is pending (relayed to
-// nobody yet, or work is left), held, dead, or done; a fact that nobody reads is
+// nobody yet, or work is left), held, dead, uncertain, or done; a fact that nobody reads is
 // done.
 type EventRow struct {
 	ID         uuid.UUID
@@ -44,6 +44,7 @@ type EventRow struct {
 const eventColumnsSQL = `
 	select e.id, e.event_type as type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at, p.seq,
 	       case when exists (select from dead_delivery x where x.organization_id = e.organization_id and x.event_id = e.id and x.state = 'dead') then 'dead'
+	            when exists (select from dead_delivery x where x.organization_id = e.organization_id and x.event_id = e.id and x.state = 'uncertain') then 'uncertain'
 	            when p.seq is null then 'pending'
 	            else coalesce((select case when bool_and(s.enabled is false) then 'held' when count(*) > 0 then 'pending' end
 	                             from delivery d
@@ -86,7 +87,7 @@ func (t *OrgTx) Event(ctx context.Context, id uuid.UUID) (EventRow, error) {
 }
 
 // DeliveryRow is what became of an event for one consumer and destination.
-// Status is pending, processing, held, dead, done, skipped or discarded.
+// Status is pending, processing, held, dead, uncertain, done, skipped or discarded.
 type DeliveryRow struct {
 	ID            uuid.UUID `db:"-"`
 	Consumer      string
@@ -115,7 +116,7 @@ const eventDeliveriesSQL = `
 	    union all
 	    select consumer_id, destination, state, attempts, last_error, null, coalesce(resolved_at, died_at)
 	      from dead_delivery
-	     where organization_id = @org_id and event_id = @id and state in ('dead', 'discarded')
+	     where organization_id = @org_id and event_id = @id and state in ('dead', 'uncertain', 'discarded')
 	    union all
 	    select r.consumer_id, u.destination, r.outcome, u.attempts, r.reason, null, r.settled_at
 	      from receipt r

@@ -33,7 +33,7 @@ table attempt
     response text
     started_at timestamp with time zone not null
     duration interval not null
-    attempt_outcome_check CHECK ((outcome = ANY (ARRAY['done'::text, 'retry'::text, 'postponed'::text, 'dead'::text, 'skipped'::text])))
+    attempt_outcome_check CHECK ((outcome = ANY (ARRAY['done'::text, 'retry'::text, 'postponed'::text, 'dead'::text, 'uncertain'::text, 'skipped'::text])))
     attempt_pkey PRIMARY KEY (organization_id, delivery_id, number)
     policy own_organization using ((organization_id = current_organization()))
     deskcomm_api may select
@@ -178,15 +178,15 @@ table dead_delivery
     reason text
     died_at timestamp with time zone not null default clock_timestamp()
     resolved_at timestamp with time zone
-    dead_delivery_resolved_check CHECK (((state = 'dead'::text) = (resolved_at IS NULL)))
-    dead_delivery_state_check CHECK ((state = ANY (ARRAY['dead'::text, 'replayed'::text, 'discarded'::text])))
+    dead_delivery_resolved_check CHECK (((state = ANY (ARRAY['dead'::text, 'uncertain'::text])) = (resolved_at IS NULL)))
+    dead_delivery_state_check CHECK ((state = ANY (ARRAY['dead'::text, 'uncertain'::text, 'replayed'::text, 'confirmed'::text, 'discarded'::text])))
     dead_delivery_pkey PRIMARY KEY (delivery_id)
-    CREATE INDEX dead_delivery_consumer_idx ON public.dead_delivery USING btree (organization_id, consumer_id, died_at DESC, delivery_id DESC) WHERE (state = 'dead'::text)
+    CREATE INDEX dead_delivery_consumer_idx ON public.dead_delivery USING btree (organization_id, consumer_id, died_at DESC, delivery_id DESC) WHERE (state = ANY (ARRAY['dead'::text, 'uncertain'::text]))
     CREATE INDEX dead_delivery_event_idx ON public.dead_delivery USING btree (organization_id, event_id)
-    CREATE INDEX dead_delivery_everywhere_idx ON public.dead_delivery USING btree (died_at DESC, delivery_id DESC) WHERE (state = 'dead'::text)
-    CREATE INDEX dead_delivery_kind_idx ON public.dead_delivery USING btree (organization_id, entity_kind, died_at DESC, delivery_id DESC) WHERE (state = 'dead'::text)
-    CREATE INDEX dead_delivery_open_idx ON public.dead_delivery USING btree (organization_id, died_at DESC, delivery_id DESC) WHERE (state = 'dead'::text)
-    CREATE INDEX dead_delivery_type_idx ON public.dead_delivery USING btree (organization_id, event_type, died_at DESC, delivery_id DESC) WHERE (state = 'dead'::text)
+    CREATE INDEX dead_delivery_everywhere_idx ON public.dead_delivery USING btree (died_at DESC, delivery_id DESC) WHERE (state = ANY (ARRAY['dead'::text, 'uncertain'::text]))
+    CREATE INDEX dead_delivery_kind_idx ON public.dead_delivery USING btree (organization_id, entity_kind, died_at DESC, delivery_id DESC) WHERE (state = ANY (ARRAY['dead'::text, 'uncertain'::text]))
+    CREATE INDEX dead_delivery_open_idx ON public.dead_delivery USING btree (organization_id, died_at DESC, delivery_id DESC) WHERE (state = ANY (ARRAY['dead'::text, 'uncertain'::text]))
+    CREATE INDEX dead_delivery_type_idx ON public.dead_delivery USING btree (organization_id, event_type, died_at DESC, delivery_id DESC) WHERE (state = ANY (ARRAY['dead'::text, 'uncertain'::text]))
     policy own_organization using ((organization_id = current_organization()))
     deskcomm_api may select, update
 
@@ -203,6 +203,7 @@ table delivery
     earlier_attempts smallint not null default 0
     suspect boolean not null default false
     crashes smallint not null default 0
+    effect_at timestamp with time zone
     last_error text
     updated_at timestamp with time zone not null default clock_timestamp()
     delivery_pkey PRIMARY KEY (consumer_id, destination, organization_id, lane, seq)
@@ -511,7 +512,7 @@ table webhook_subscriptions
     deskcomm_api may insert, select, update
 
 CREATE OR REPLACE FUNCTION public.claim_deliveries(p_consumers text[], p_limits integer[], p_suspect boolean, p_lease_time interval)
- RETURNS TABLE(consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt integer, budgeted integer, max_attempts integer, suspect boolean, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamp with time zone)
+ RETURNS TABLE(consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt integer, budgeted integer, max_attempts integer, suspect boolean, unknown boolean, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamp with time zone)
  LANGUAGE plpgsql
  SET enable_sort TO 'off'
  SET enable_seqscan TO 'off'
@@ -564,15 +565,15 @@ begin
            and d.lane = l.lane and d.seq = l.seq
     ), buried as (
         insert into dead_delivery (delivery_id, organization_id, consumer_id, destination, lane, seq, event_id, event_type, entity_kind,
-               entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error)
+               entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error, state)
         select delivery_id(l.event_id, l.name, l.destination), l.organization_id, l.consumer_id, l.destination, l.lane, l.seq, l.event_id,
                e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at, l.attempts_now, l.earlier_attempts,
-               'the process died during the attempt'
+               'the process died during the attempt', case when l.effect_at is null then 'dead' else 'uncertain' end
           from lapsed l
           join event_log e on e.id = l.event_id and e.organization_id = l.organization_id
          where l.outcome = 'dead'
         on conflict (delivery_id) do update
-           set state = 'dead', attempts = excluded.attempts, earlier_attempts = excluded.earlier_attempts,
+           set state = excluded.state, attempts = excluded.attempts, earlier_attempts = excluded.earlier_attempts,
                last_error = excluded.last_error, died_at = clock_timestamp(), resolved_at = null, reason = null
     ), alone as (
         select d.*
@@ -628,7 +629,7 @@ begin
         returning d.*
     )
     select c.consumer_id, c.destination, c.organization_id, c.lane, c.seq, c.lease_token,
-           w.name, (c.attempts + c.earlier_attempts + 1)::int, (c.attempts + 1)::int, w.max_attempts::int, c.suspect,
+           w.name, (c.attempts + c.earlier_attempts + 1)::int, (c.attempts + 1)::int, w.max_attempts::int, c.suspect, c.effect_at is not null,
            e.id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at
       from claimed c
       join want w on w.id = c.consumer_id

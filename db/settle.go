@@ -21,9 +21,10 @@ const settleDeliveriesSQL = `
 	    select *
 	      from unnest(@consumer_ids::smallint[], @destinations::uuid[], @org_ids::uuid[], @lanes::bigint[], @seqs::bigint[],
 	                  @tokens::bigint[], @delivery_ids::uuid[], @verdicts::text[], @errors::text[], @not_untils::interval[],
-	                  @started_ats::timestamptz[], @durations::interval[], @status_codes::smallint[], @responses::text[])
+	                  @started_ats::timestamptz[], @durations::interval[], @status_codes::smallint[], @responses::text[],
+	                  @were_unknown::boolean[], @are_unknown::boolean[])
 	        as v (consumer_id, destination, organization_id, lane, seq, token, delivery_id, verdict, error, not_until,
-	              started_at, duration, status_code, response)
+	              started_at, duration, status_code, response, was_unknown, is_unknown)
 	), mine as (
 	    select d.event_id, d.attempts + 1 as attempts, d.earlier_attempts, v.*
 	      from delivery d
@@ -33,7 +34,9 @@ const settleDeliveriesSQL = `
 	       for update of d
 	), judged as (
 	    select m.*, c.retry_steps, c.retry_jitter,
-	           case when m.verdict = 'retry' and m.attempts >= c.max_attempts then 'dead' else m.verdict end as outcome
+	           case when m.verdict <> 'retry' or m.attempts < c.max_attempts then m.verdict
+	                when m.is_unknown then 'uncertain'
+	                else 'dead' end as outcome
 	      from mine m
 	      join consumers c on c.id = m.consumer_id
 	), finished as (
@@ -46,7 +49,8 @@ const settleDeliveriesSQL = `
 	    update delivery d
 	       set due_at = clock_timestamp() + greatest(
 	               case when j.outcome = 'retry' then retry_delay(j.retry_steps, j.retry_jitter, j.attempts) else interval '0' end, j.not_until),
-	           lease_token = null, suspect = false, crashes = 0,
+	           lease_token = null, effect_at = case when j.is_unknown then d.effect_at end,
+	           suspect = d.suspect and j.was_unknown, crashes = case when j.was_unknown then d.crashes else 0 end,
 	           attempts = case when j.outcome = 'retry' then j.attempts else d.attempts end,
 	           last_error = case when j.outcome = 'retry' then j.error else coalesce(nullif(j.error, ''), d.last_error) end,
 	           updated_at = clock_timestamp()
@@ -64,14 +68,14 @@ const settleDeliveriesSQL = `
 	     group by organization_id, consumer_id, outcome, case when outcome = 'skipped' then error end
 	), buried as (
 	    insert into dead_delivery (delivery_id, organization_id, consumer_id, destination, lane, seq, event_id, event_type, entity_kind,
-	           entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error)
+	           entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error, state)
 	    select j.delivery_id, j.organization_id, j.consumer_id, j.destination, j.lane, j.seq, j.event_id, e.event_type, e.entity_kind,
-	           e.entity_id, e.payload, e.metadata, e.created_at, j.attempts, j.earlier_attempts, j.error
+	           e.entity_id, e.payload, e.metadata, e.created_at, j.attempts, j.earlier_attempts, j.error, j.outcome
 	      from judged j
 	      join event_log e on e.id = j.event_id and e.organization_id = j.organization_id
-	     where j.outcome = 'dead'
+	     where j.outcome in ('dead', 'uncertain')
 	    on conflict (delivery_id) do update
-	       set state = 'dead', attempts = excluded.attempts, earlier_attempts = excluded.earlier_attempts,
+	       set state = excluded.state, attempts = excluded.attempts, earlier_attempts = excluded.earlier_attempts,
 	           last_error = excluded.last_error, died_at = clock_timestamp(), resolved_at = null, reason = null
 	), tried as (
 	    insert into attempt (delivery_id, number, organization_id, consumer_id, destination, event_id, outcome, error, status_code,
@@ -115,13 +119,17 @@ const maxErrorText = 4096
 // Settle brings claimed deliveries to their verdicts and returns the leases that
 // were no longer valid.
 func (d *DB) Settle(ctx context.Context, settlements []bus.Settlement) ([]bus.Lease, error) {
+	return settle(ctx, d.pool, settlements)
+}
+
+func settle(ctx context.Context, c conn, settlements []bus.Settlement) ([]bus.Lease, error) {
 	leases := make([]bus.Lease, len(settlements))
 	for i, s := range settlements {
 		leases[i] = s.Delivery.Lease()
 	}
 	args := leaseColumns(leases)
 	addVerdictColumns(args, settlements)
-	settled, err := collect[bus.Lease](ctx, d.pool, settleDeliveriesSQL, args)
+	settled, err := collect[bus.Lease](ctx, c, settleDeliveriesSQL, args)
 	if err != nil {
 		return nil, wrap("settle deliveries", err)
 	}
@@ -135,15 +143,18 @@ func addVerdictColumns(args named, settlements []bus.Settlement) {
 	notUntils, durations := make([]time.Duration, n), make([]time.Duration, n)
 	startedAts := make([]*time.Time, n)
 	statusCodes := make([]int16, n)
+	were, are := make([]bool, n), make([]bool, n)
 	for i, s := range settlements {
 		ids[i], verdicts[i], notUntils[i] = s.Delivery.ID, string(s.Verdict), s.NotUntil
 		errs[i] = storableText(s.Error)
+		were[i], are[i] = s.Delivery.Unknown, s.Unknown
 		if detail := s.Delivery.Detail; detail != nil {
 			startedAts[i], durations[i] = &detail.StartedAt, detail.Duration
 			statusCodes[i], responses[i] = int16(detail.StatusCode), storableText(detail.Response) //nolint:gosec // three digits
 		}
 	}
 	args["delivery_ids"], args["verdicts"], args["errors"], args["not_untils"] = ids, verdicts, errs, notUntils
+	args["were_unknown"], args["are_unknown"] = were, are
 	args["started_ats"], args["durations"], args["status_codes"], args["responses"] = startedAts, durations, statusCodes, responses
 }
 

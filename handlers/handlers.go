@@ -38,6 +38,9 @@ type relaid struct {
 
 func (r relaid) Consumer() bus.Consumer { return r.consumer }
 
+// Unwrap shows what else the handler can do.
+func (r relaid) Unwrap() bus.Handler { return r.Handler }
+
 func withLadder(ladder []time.Duration, handlers []bus.Handler) []bus.Handler {
 	if len(ladder) == 0 {
 		return handlers

@@ -16,6 +16,8 @@ type Hooks struct {
 	Claimed func(ctx context.Context, claimed []bus.Delivery) error
 	Settle  func(ctx context.Context, settlements []bus.Settlement) error
 	Settled func(ctx context.Context, settlements []bus.Settlement) error
+	Begin   func(ctx context.Context, lease bus.Lease) error
+	Begun   func(ctx context.Context, lease bus.Lease) error
 	Extend  func(ctx context.Context, leases []bus.Lease) error
 }
 

@@ -38,6 +38,7 @@ type row struct {
 	attempts  int
 	suspect   bool        // a process died with it in hand
 	crashes   int         // of processes that had it as their suspect
+	begun     bool        // the effect of the attempt in hand, or of one whose process died
 	outcome   bus.Verdict // empty while unfinished
 	lastError string
 }
@@ -115,7 +116,7 @@ func (l *Log) claim(c bus.Claim) []bus.Delivery {
 			l.grant(r)
 			claimed = append(claimed, bus.Delivery{
 				Key: r.key, ID: bus.DeliveryID(r.event.ID, w.Consumer, r.key.Destination), Token: r.token,
-				Consumer: w.Consumer, Event: r.event, Suspect: r.suspect,
+				Consumer: w.Consumer, Event: r.event, Suspect: r.suspect, Unknown: r.begun,
 				Attempt: r.attempts + 1, Budgeted: r.attempts + 1, MaxAttempts: r.consumer.Retry.MaxAttempts,
 			})
 		}
@@ -161,6 +162,8 @@ func (r *row) crash(now time.Time) {
 	r.attempts++
 	r.lastError = bus.ErrCrashed.Error()
 	switch {
+	case r.attempts >= r.consumer.Retry.MaxAttempts && r.begun:
+		r.outcome = bus.VerdictUncertain
 	case r.attempts >= r.consumer.Retry.MaxAttempts:
 		r.outcome = bus.VerdictDead
 	case r.crashes > 0:
@@ -204,7 +207,10 @@ func (l *Log) settle(settlements []bus.Settlement) (lost []bus.Lease) {
 
 // end brings the attempt in hand to its verdict.
 func (r *row) end(s bus.Settlement, now time.Time) {
-	r.suspect, r.crashes = false, 0
+	if !s.Delivery.Unknown {
+		r.suspect, r.crashes = false, 0
+	}
+	r.begun = s.Unknown && r.begun
 	if s.Error != "" || s.Verdict != bus.VerdictPostpone {
 		r.lastError = s.Error
 	}
@@ -216,6 +222,8 @@ func (r *row) end(s bus.Settlement, now time.Time) {
 	switch {
 	case s.Verdict != bus.VerdictRetry:
 		r.outcome = s.Verdict
+	case r.attempts >= r.consumer.Retry.MaxAttempts && r.begun:
+		r.outcome = bus.VerdictUncertain
 	case r.attempts >= r.consumer.Retry.MaxAttempts:
 		r.outcome = bus.VerdictDead
 	default:
@@ -239,6 +247,28 @@ func (l *Log) Extend(ctx context.Context, leases []bus.Lease) ([]bus.Lease, erro
 		}
 	}
 	return lost, nil
+}
+
+// BeginEffect records that an effect may happen from now on.
+func (l *Log) BeginEffect(ctx context.Context, lease bus.Lease) error {
+	if err := ask(ctx, l.Hooks.Begin, lease); err != nil {
+		return err
+	}
+	if !l.begin(lease) {
+		return bus.ErrLeaseLost
+	}
+	return ask(ctx, l.Hooks.Begun, lease)
+}
+
+func (l *Log) begin(lease bus.Lease) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.held(lease)
+	if r == nil {
+		return false
+	}
+	r.begun, r.dueAt = true, l.now().Add(l.Lease)
+	return true
 }
 
 // held returns the row that is held under exactly this lease, or nil. A lease

@@ -8,7 +8,7 @@ import (
 
 // State is what has become of a delivery.
 type State struct {
-	Status    string // pending, processing, done, dead or skipped
+	Status    string // pending, processing, done, dead, uncertain or skipped
 	Attempts  int
 	LastError string
 }

@@ -38,7 +38,8 @@ create trigger webhook_subscriptions_touch before update on webhook_subscription
 
 -- Unfinished work: one row for each event, consumer and destination. due_at is the instant from which it may be
 -- claimed: at once, at the next attempt, or when the lease under which it is held has run out. A suspect was in the hands
--- of a process that died; crashes counts those that it suffered alone.
+-- of a process that died; crashes counts those that it suffered alone. effect_at is when what must not be repeated may
+-- have begun.
 create table delivery (
     consumer_id      smallint not null,
     destination      uuid not null,
@@ -52,6 +53,7 @@ create table delivery (
     earlier_attempts smallint not null default 0,
     suspect          boolean not null default false,
     crashes          smallint not null default 0,
+    effect_at        timestamptz,
     last_error       text,
     updated_at       timestamptz not null default clock_timestamp(),
     primary key (consumer_id, destination, organization_id, lane, seq)
@@ -82,8 +84,8 @@ create table receipt (
 -- Ids are ordered by time and so are receipts, hence a block range is enough to find the few that may hold an event.
 create index receipt_events_idx on receipt using brin (first_event_id, last_event_id) with (pages_per_range = 8, autosummarize = on);
 
--- What a person decides about: a delivery that spent its attempts or can never succeed, with a copy of its event, so
--- that no partition of the log has to be kept for it. The row stays when it has been decided.
+-- What a person decides about: a delivery that spent its attempts or can never succeed, or whose effect may have happened,
+-- with a copy of its event, so that no partition of the log has to be kept for it. The row stays when it has been decided.
 create table dead_delivery (
     delivery_id      uuid primary key,
     organization_id  uuid not null,
@@ -101,18 +103,18 @@ create table dead_delivery (
     attempts         smallint not null,
     earlier_attempts smallint not null,
     last_error       text not null,
-    state            text not null default 'dead' check (state in ('dead', 'replayed', 'discarded')),
+    state            text not null default 'dead' check (state in ('dead', 'uncertain', 'replayed', 'confirmed', 'discarded')),
     reason           text,
     died_at          timestamptz not null default clock_timestamp(),
     resolved_at      timestamptz,
-    constraint dead_delivery_resolved_check check ((state = 'dead') = (resolved_at is null))
+    constraint dead_delivery_resolved_check check ((state in ('dead', 'uncertain')) = (resolved_at is null))
 );
 -- One for each filter of the list, in the list's order, and one for who sees all organizations.
-create index dead_delivery_open_idx on dead_delivery (organization_id, died_at desc, delivery_id desc) where state = 'dead';
-create index dead_delivery_type_idx on dead_delivery (organization_id, event_type, died_at desc, delivery_id desc) where state = 'dead';
-create index dead_delivery_kind_idx on dead_delivery (organization_id, entity_kind, died_at desc, delivery_id desc) where state = 'dead';
-create index dead_delivery_consumer_idx on dead_delivery (organization_id, consumer_id, died_at desc, delivery_id desc) where state = 'dead';
-create index dead_delivery_everywhere_idx on dead_delivery (died_at desc, delivery_id desc) where state = 'dead';
+create index dead_delivery_open_idx on dead_delivery (organization_id, died_at desc, delivery_id desc) where state in ('dead', 'uncertain');
+create index dead_delivery_type_idx on dead_delivery (organization_id, event_type, died_at desc, delivery_id desc) where state in ('dead', 'uncertain');
+create index dead_delivery_kind_idx on dead_delivery (organization_id, entity_kind, died_at desc, delivery_id desc) where state in ('dead', 'uncertain');
+create index dead_delivery_consumer_idx on dead_delivery (organization_id, consumer_id, died_at desc, delivery_id desc) where state in ('dead', 'uncertain');
+create index dead_delivery_everywhere_idx on dead_delivery (died_at desc, delivery_id desc) where state in ('dead', 'uncertain');
 create index dead_delivery_event_idx on dead_delivery (organization_id, event_id);
 
 -- What each try of a consumer that calls outside found.
@@ -123,7 +125,7 @@ create table attempt (
     consumer_id     smallint not null,
     destination     uuid not null,
     event_id        uuid not null,
-    outcome         text not null check (outcome in ('done', 'retry', 'postponed', 'dead', 'skipped')),
+    outcome         text not null check (outcome in ('done', 'retry', 'postponed', 'dead', 'uncertain', 'skipped')),
     error           text,
     status_code     smallint,
     response        text,
@@ -276,7 +278,7 @@ end $$;
 create function claim_deliveries(p_consumers text[], p_limits int[], p_suspect boolean, p_lease_time interval)
 returns table (
     consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt int, budgeted int,
-    max_attempts int, suspect boolean, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb,
+    max_attempts int, suspect boolean, unknown boolean, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb,
     created_at timestamptz
 )
 language plpgsql
@@ -326,15 +328,15 @@ begin
            and d.lane = l.lane and d.seq = l.seq
     ), buried as (
         insert into dead_delivery (delivery_id, organization_id, consumer_id, destination, lane, seq, event_id, event_type, entity_kind,
-               entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error)
+               entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error, state)
         select delivery_id(l.event_id, l.name, l.destination), l.organization_id, l.consumer_id, l.destination, l.lane, l.seq, l.event_id,
                e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at, l.attempts_now, l.earlier_attempts,
-               'the process died during the attempt'
+               'the process died during the attempt', case when l.effect_at is null then 'dead' else 'uncertain' end
           from lapsed l
           join event_log e on e.id = l.event_id and e.organization_id = l.organization_id
          where l.outcome = 'dead'
         on conflict (delivery_id) do update
-           set state = 'dead', attempts = excluded.attempts, earlier_attempts = excluded.earlier_attempts,
+           set state = excluded.state, attempts = excluded.attempts, earlier_attempts = excluded.earlier_attempts,
                last_error = excluded.last_error, died_at = clock_timestamp(), resolved_at = null, reason = null
     ), alone as (
         select d.*
@@ -390,7 +392,7 @@ begin
         returning d.*
     )
     select c.consumer_id, c.destination, c.organization_id, c.lane, c.seq, c.lease_token,
-           w.name, (c.attempts + c.earlier_attempts + 1)::int, (c.attempts + 1)::int, w.max_attempts::int, c.suspect,
+           w.name, (c.attempts + c.earlier_attempts + 1)::int, (c.attempts + 1)::int, w.max_attempts::int, c.suspect, c.effect_at is not null,
            e.id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at
       from claimed c
       join want w on w.id = c.consumer_id

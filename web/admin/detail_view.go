@@ -131,8 +131,11 @@ func (v *visit) decision(d db.DeadDelivery) string {
 		return ""
 	}
 	id := "WasReplayed"
-	if d.State == "discarded" {
+	switch d.State {
+	case "discarded":
 		id = "WasDiscarded"
+	case "confirmed":
+		id = "WasConfirmed"
 	}
 	text := v.text(id, "At", v.at(*d.ResolvedAt).Text)
 	if d.Reason != nil {
@@ -192,7 +195,7 @@ func (v *visit) deliveriesView(rows []db.DeliveryRow, self string, current uuid.
 		if d.NextAttemptAt != nil {
 			row.Next = v.at(*d.NextAttemptAt)
 		}
-		if d.Status == "dead" || d.Status == "discarded" {
+		if d.Status == "dead" || d.Status == "uncertain" || d.Status == "discarded" {
 			row.URL = v.scope.url("/admin/dlq/" + row.ID)
 		}
 		view.Live = view.Live || d.Status == "pending" || d.Status == "processing"

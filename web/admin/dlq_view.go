@@ -44,6 +44,8 @@ type deadRow struct {
 	Type, Entity                           string
 	Consumer, Destination                  string
 	Error, Attempts                        string
+	Status                                 badgeView
+	MayAct                                 bool // only on what is dead: to repeat what is uncertain asks for more care
 	Died                                   moment
 	SelectLabel, ReplayLabel, DiscardLabel string
 	ReplayURL, DiscardURL                  string
@@ -113,6 +115,7 @@ func (v *visit) deadRow(d db.DeadDelivery, wanted filter) deadRow {
 		Type: string(d.Type), Entity: entity(d.EntityKind, d.EntityID), Consumer: d.Consumer, Destination: deref(d.DestinationURL),
 		Error: maskText(short(d.LastError)), Attempts: v.count("AttemptCount", d.Attempts), Died: v.at(d.DiedAt),
 		SelectLabel: v.L.Select + ": " + label, ReplayLabel: v.L.Replay + ": " + label, DiscardLabel: v.L.Discard + ": " + label,
+		Status: v.badge(d.State), MayAct: d.State == "dead",
 		ReplayURL: v.scope.url("/admin/dlq/replay", act...), DiscardURL: v.scope.url("/admin/dlq/discard", act...),
 	}
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+
+	"github.com/deskcomm/deskcomm/db/dbtest"
 )
 
 func TestADeadDeliveryIsReplayedOnce(t *testing.T) {
@@ -81,4 +83,46 @@ func TestADecisionNeedsADeliveryThatExists(t *testing.T) {
 	w := setup(t)
 	w.post("/v1/dlq/"+uuid.NewString()+"/replay", "").problem(http.StatusNotFound)
 	w.post("/v1/dlq/"+uuid.NewString()+"/discard", `{"reason":"x"}`).problem(http.StatusNotFound)
+}
+
+func TestAnUncertainDeliveryIsShownListedAndConfirmedOnce(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	dead, id := w.bury(), w.bury()
+	conn := dbtest.Conn(t, dbtest.URL(t))
+	if _, err := conn.Exec(t.Context(), "update dead_delivery set state = 'uncertain' where delivery_id = $1", id); err != nil {
+		t.Fatal(err)
+	}
+	var event string
+	for query, want := range map[string][]string{"": {id, dead}, "?status=dead": {dead}, "?status=uncertain": {id}} {
+		items, _ := w.get("/v1/dlq" + query).items()
+		var got []string
+		for _, item := range items {
+			got = append(got, item["id"].(string))
+			if item["id"] == id {
+				event = item["event_id"].(string)
+			}
+			if status := map[bool]string{true: "uncertain", false: "dead"}[item["id"] == id]; item["status"] != status {
+				t.Errorf("status %v, want %s", item["status"], status)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", query, diff)
+		}
+	}
+	w.get("/v1/dlq?status=pending").wantFault("", "status")
+	if items, _ := w.get("/v1/events?status=uncertain").items(); len(items) != 1 || items[0]["id"] != event || items[0]["status"] != "uncertain" {
+		t.Errorf("uncertain events: %v, want the one", items)
+	}
+	if shown := w.get("/v1/events/" + event).want(http.StatusOK); strings.Count(shown.text, `"status":"uncertain"`) != 2 {
+		t.Errorf("event and delivery are not shown as uncertain: %s", shown.text)
+	}
+	path := "/v1/dlq/" + id + "/confirm"
+	w.post(path, `{"reason":"`+strings.Repeat("ç", 501)+`"}`).wantFault("/reason", "")
+	if diff := cmp.Diff(map[string]any{"id": id, "status": "done"}, w.post(path, `{"reason":"seen"}`).want(http.StatusOK).fields()); diff != "" {
+		t.Error(diff)
+	}
+	w.post(path, "").problem(http.StatusConflict)
+	w.post("/v1/dlq/"+dead+"/confirm", "").problem(http.StatusConflict)
+	w.post("/v1/dlq/"+uuid.NewString()+"/confirm", "").problem(http.StatusNotFound)
 }

@@ -31,7 +31,7 @@ type Event struct {
 	EventType  bus.Type   `json:"event_type"`
 	EntityKind string     `json:"entity_kind"`
 	EntityID   *uuid.UUID `json:"entity_id" format:"uuid" nullable:"true"`
-	Status     string     `json:"status" doc:"pending, held, dead or done; a fact that nobody reads is done. Nothing is uncertain yet."`
+	Status     string     `json:"status" doc:"pending, held, dead, uncertain or done; a fact that nobody reads is done. Uncertain is what may have had its effect and waits for a person."`
 	Payload    object     `json:"payload"`
 	Metadata   object     `json:"metadata"`
 	CreatedAt  instant    `json:"created_at"`
@@ -50,7 +50,7 @@ type eventQuery struct {
 	EventType  string        `query:"event_type" doc:"Only this type."`
 	EntityKind string        `query:"entity_kind" doc:"Only events about things of this kind."`
 	EntityID   uuid.NullUUID `query:"entity_id" format:"uuid" doc:"Only events about this thing."`
-	Status     string        `query:"status" enum:"pending,done,dead,uncertain,held,delivered" doc:"Only this status; delivered is done, and nothing is uncertain yet."`
+	Status     string        `query:"status" enum:"pending,done,dead,uncertain,held,delivered" doc:"Only this status; delivered is done."`
 	Since      time.Time     `query:"since" doc:"Only events emitted at or after this time."`
 	Until      time.Time     `query:"until" doc:"Only events emitted before this time."`
 }
@@ -77,7 +77,7 @@ type delivery struct {
 	ID            uuid.UUID  `json:"id" format:"uuid"`
 	Consumer      string     `json:"consumer"`
 	Destination   *uuid.UUID `json:"destination" format:"uuid" nullable:"true" doc:"The webhook subscription; null for a consumer that delivers to nothing outside itself."`
-	Status        string     `json:"status" enum:"pending,processing,held,dead,uncertain,done,skipped,discarded" doc:"Nothing is uncertain yet."`
+	Status        string     `json:"status" enum:"pending,processing,held,dead,uncertain,done,skipped,discarded"`
 	Attempts      int        `json:"attempts"`
 	MaxAttempts   int        `json:"max_attempts"`
 	LastError     *string    `json:"last_error"`

@@ -23,6 +23,7 @@ var contractScopes = map[string]string{
 	"POST /v1/events/batch":                 "events:write events:emit_any",
 	"GET /v1/dlq":                           "dlq:read",
 	"POST /v1/dlq/{id}/replay":              "dlq:replay",
+	"POST /v1/dlq/{id}/confirm":             "dlq:replay",
 	"POST /v1/dlq/{id}/discard":             "dlq:discard",
 	"GET /v1/webhook-subscriptions":         "webhooks:read webhooks:manage",
 	"GET /v1/webhook-subscriptions/{id}":    "webhooks:read webhooks:manage",
