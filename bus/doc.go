@@ -13,10 +13,12 @@
 //	      pending ───────────────▶ processing ┤
 //	         ▲                                ├─ nil ───────────▶ done (receipt)
 //	         ├── due again ◀── error ─────────┤
-//	         ├── lease ran out ◀── crash ─────┤
+//	         ├── no attempt spent ◀ Postpone ─┤
+//	         ├── suspect ◀── crash ───────────┤
 //	         │                                ├─ Skip ──────────▶ skipped (receipt)
-//	         └── replay, by a person ── dead ◀┴─ Permanent, or the last attempt
-//	                                     └──── discard, by a person ─▶ discarded
+//	         ├── replay, by a person ── dead ◀┼─ Permanent, or the last attempt
+//	         └── the same ──────── uncertain ◀┴─ Uncertain, or cut off after BeginEffect
+//	                                     └──── confirm or discard, by a person ─▶ done, discarded
 //
 // # What is promised
 //
@@ -25,11 +27,16 @@
 // delivery, with its own attempts, delays and end. A claim is a lease: only the
 // holder of its token can settle, and a holder that lost it is cancelled and
 // refused. When the process dies, leases run out and the deliveries are claimed
-// again, under the same delivery id, so that a receiver can tell a repetition.
+// again, one by one, under the same delivery id, so that a receiver can tell a
+// repetition. What dies with its process again, alone, spends its attempts so.
+//
+// The effect of a consumer with [EffectLocal] happens exactly once. That of one
+// with [EffectOnce] is never repeated without the word of its handler, of what it
+// is reconciled with, or of a person.
 //
 // # What is not
 //
-// The bus does not make a consumer's outside effect happen exactly once; it gives
+// The bus does not make an outside effect happen exactly once; it gives
 // every attempt of a delivery the same identity and leaves the rest to the
 // receiver. Events are not delivered in order; every event carries its place (seq).
 package bus

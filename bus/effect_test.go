@@ -21,6 +21,7 @@ func once(name string, change ...func(*bus.Consumer)) bus.Consumer {
 
 // begun begins the effect and goes on with what follows.
 func begun(t *testing.T, effects *atomic.Int64, then func(ctx context.Context) error) func(context.Context, *bus.Delivery) error {
+	t.Helper()
 	return func(ctx context.Context, d *bus.Delivery) error {
 		if err := d.BeginEffect(ctx); err != nil {
 			t.Errorf("BeginEffect() = %v", err)
@@ -98,7 +99,7 @@ func TestWhatEndsBeforeItsEffectHasBegunIsRetried(t *testing.T) {
 
 func TestAShutdownLeavesABegunEffectUncertain(t *testing.T) {
 	t.Parallel()
-	c := once("sender", func(c *bus.Consumer) {})
+	c := once("sender")
 	var effects atomic.Int64
 	inBubble(t, func(r *rig) {
 		r.drainer.Grace = time.Second

@@ -1,8 +1,12 @@
 package db_test
 
 import (
+	"context"
 	"errors"
+	"log/slog"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
@@ -131,5 +135,77 @@ func TestDeadAndUncertainAreListedTogetherOrApart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// sender is a consumer whose effect must not be repeated.
+type sender struct {
+	consumer bus.Consumer
+	effects  *atomic.Int64
+}
+
+func (s sender) Consumer() bus.Consumer { return s.consumer }
+
+func (s sender) Handle(ctx context.Context, d *bus.Delivery) error {
+	if err := d.BeginEffect(ctx); err != nil {
+		return err
+	}
+	s.effects.Add(1)
+	return nil
+}
+
+func TestInvariant9NoEffectHappensTwiceWhereverItsProcessDies(t *testing.T) {
+	t.Parallel()
+	begin := func(w world, d bus.Delivery, _ *atomic.Int64) {
+		if err := w.db.BeginEffect(w.Context(), d.Lease()); err != nil {
+			w.Error(err)
+		}
+	}
+	happen := func(w world, d bus.Delivery, effects *atomic.Int64) {
+		begin(w, d, effects)
+		effects.Add(1)
+	}
+	for name, tt := range map[string]struct {
+		until   func(w world, d bus.Delivery, effects *atomic.Int64)
+		status  string
+		effects int64
+	}{
+		"before it begins":     {func(world, bus.Delivery, *atomic.Int64) {}, "done 1/3", 1},
+		"before it happens":    {begin, "uncertain 1/3", 0},
+		"before it is settled": {happen, "uncertain 1/3", 1},
+		"before it knows of it": {func(w world, d bus.Delivery, effects *atomic.Int64) {
+			happen(w, d, effects)
+			w.settle(d, bus.VerdictDone, "")
+		}, "done 1/3", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			typ := ownType()
+			s := sender{effects: new(atomic.Int64), consumer: bus.Consumer{
+				Name: w.consumer(typ), Types: []bus.Type{typ}, Effect: bus.EffectOnce,
+				Retry: bus.Ladder([]time.Duration{time.Hour, time.Hour}), Concurrency: 2, Timeout: time.Minute,
+			}}
+			if err := errors.Join(bus.CheckHandlers([]bus.Handler{s}), w.db.RegisterConsumers(t.Context(), []bus.Consumer{s.consumer})); err != nil {
+				t.Fatal(err)
+			}
+			event := w.emit(typ)
+			w.relay()
+			tt.until(w, w.claim(s.consumer.Name, 1)[0], s.effects)
+			w.later(2 * time.Hour)
+
+			ctx, cancel := context.WithCancel(t.Context())
+			drainer := bus.Drainer{Log: w.db, Handlers: []bus.Handler{s}, Poll: 10 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
+			ended := make(chan error, 1)
+			go func() { ended <- drainer.Run(ctx) }()
+			dbtest.Eventually(t, "the delivery is "+tt.status, func() bool { return w.states(event)[s.consumer.Name] == tt.status })
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			if n := s.effects.Load(); n != tt.effects {
+				t.Errorf("%d effects, want %d", n, tt.effects)
+			}
+		})
 	}
 }

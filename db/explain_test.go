@@ -89,12 +89,11 @@ func TestVerdictsAndExtensionsFindTheirDeliveriesByTheirKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 		nulls := strings.TrimSuffix(strings.Repeat("null, ", len(prepared.ParamOIDs)), ", ")
-		rows, err := conn.Query(t.Context(), "set plan_cache_mode = force_generic_plan")
-		if err != nil {
+		if _, err := conn.Exec(t.Context(), "set plan_cache_mode = force_generic_plan"); err != nil {
 			t.Fatal(err)
 		}
-		rows.Close()
-		if rows, err = conn.Query(t.Context(), "explain execute \""+name+"\"("+nulls+")"); err != nil {
+		rows, err := conn.Query(t.Context(), "explain execute \""+name+"\"("+nulls+")")
+		if err != nil {
 			t.Fatal(err)
 		}
 		plan, err := pgx.CollectRows(rows, pgx.RowTo[string])

@@ -17,7 +17,7 @@ func (s *Server) dlqRoutes() {
 	register(s, route{
 		id: "list-dead-deliveries", method: http.MethodGet, path: "/v1/dlq", tag: tag, scopes: []string{"dlq:read"},
 		summary: "List dead and uncertain deliveries, the latest first",
-		about: "What is uncertain may have had its effect when its process died; it is not tried again by itself.",
+		about:   "What is uncertain may have had its effect when its process died; it is not tried again by itself.",
 	}, listDead)
 	register(s, route{
 		id: "replay-delivery", method: http.MethodPost, path: "/v1/dlq/{id}/replay", tag: tag, scopes: []string{"dlq:replay"},
