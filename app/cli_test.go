@@ -29,6 +29,8 @@ func TestCommandsRefuseWhatBreaksARuleAndChangeNothing(t *testing.T) {
 		"a token without a known scope":  {[]string{"token", "create", "--organization", org, "--name", "ci", "--scope", "everything"}, 2, "scopes.0"},
 		"a token with a strange expiry":  {[]string{"token", "create", "--organization", org, "--name", "ci", "--scope", "crm:read", "--expires-in", "soon"}, 2, "expires_in"},
 		"an unknown dead delivery":       {[]string{"dlq", "replay", unknown, "--organization", org}, 3, "no such"},
+		"an unknown uncertain delivery":  {[]string{"dlq", "confirm", unknown, "--organization", org}, 3, "no such"},
+		"a list of no such status":       {[]string{"dlq", "list", "--status", "pending", "--organization", org}, 2, "status"},
 		"a discard without a reason":     {[]string{"dlq", "discard", unknown, "--organization", org}, 2, "reason"},
 		"an unknown event":               {[]string{"events", "show", unknown, "--organization", org}, 3, "no such"},
 		"suspending nobody":              {[]string{"organization", "suspend", unknown}, 3, "no such organization"},
