@@ -12,8 +12,12 @@ import (
 const mask = "•••"
 
 // personal finds what is a person's by its form, wherever it stands: an e-mail
-// address, WhatsApp's name of a chat, a CPF, a number of the length of a phone's.
-var personal = regexp.MustCompile(`[\w.+-]+@[\w-]+(?:\.[\w-]+)*|\b\d{3}\.\d{3}\.\d{3}-\d{2}\b|\+?\(?\d{2,3}\)?[ -]?\(?\d{2}\)?[ -]?9?\d{4}-?\d{4}\b`)
+// address or WhatsApp's name of a chat, a CPF, a phone number as people or
+// programs write it. A shorter run of digits is an order or an instant.
+var personal = regexp.MustCompile(`[\w.+-]+@[\w-]+(?:\.[\w-]+)*` +
+	`|\b\d{3}\.\d{3}\.\d{3}-\d{2}\b` +
+	`|\+\d{8,15}\b|\b\d{11,15}\b` +
+	`|(?:\+?\d{2}[ -]?)?\(?\b\d{2}\)?[ -]?9?\d{4}[ -]\d{4}\b`)
 
 // technical are values that the form of personal data would hit: ids, instants
 // and addresses without a person in them.
@@ -24,7 +28,7 @@ var personalKeys = regexp.MustCompile(`(?i)^(?:(?:.*_)?(?:name|phone|phone_numbe
 	`from|to|author|participant|chat_id|chatid|jid|wa_id|wa_lid|lid|pushname|pushName|vcard|content|message|street|number|zipcode|latitude|longitude|emoji|reactor)$`)
 
 // structuralKeys end like personal ones and are not.
-var structuralKeys = regexp.MustCompile(`(?i)^(?:event_name|session_name|consumer_name|type_name|file_name|context)$`)
+var structuralKeys = regexp.MustCompile(`(?i)^(?:event_name|session_name|consumer_name|type_name|file_name)$`)
 
 // maxPrinted bounds what a page shows of a payload, in bytes.
 const maxPrinted = 128 << 10
