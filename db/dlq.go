@@ -60,6 +60,14 @@ func (f DeadFilter) args() named {
 	}
 }
 
+// countArgs are those of a statement that counts instead.
+func (f DeadFilter) countArgs() named {
+	args := f.args()
+	args["limit"] = CountCap + 1
+	delete(args, "bare")
+	return args
+}
+
 const deadColumnsSQL = `
 	select x.delivery_id as id, x.organization_id as org_id, o.name as organization, c.name as consumer, x.destination,
 	       s.url as destination_url, x.event_id, x.event_type as type, x.entity_kind, x.entity_id,
@@ -72,7 +80,9 @@ const deadColumnsSQL = `
 
 // What is empty vanishes from the plan: each list asks for a plan of its own, and
 // each filter has its index.
-const filteredDeadSQL = deadColumnsSQL + `
+const filterDeadSQL = `
+	select x.delivery_id
+	  from dead_delivery x
 	 where x.state = 'dead'
 	   and (@event_type::text = '' or x.event_type = @event_type)
 	   and (@entity_kind::text = '' or x.entity_kind = @entity_kind)
@@ -82,10 +92,15 @@ const filteredDeadSQL = deadColumnsSQL + `
 	   and (@before_at::timestamptz is null or (x.died_at, x.delivery_id) < (@before_at, @before_id::uuid))
 	   and (@after_at::timestamptz is null or (x.died_at, x.delivery_id) > (@after_at, @after_id::uuid))`
 
-const listDeadSQL = filteredDeadSQL + `
+const pageOfDeadSQL = filterDeadSQL + `
 	   and x.organization_id = @org_id
 	 order by x.died_at desc, x.delivery_id desc
 	 limit @limit`
+
+const listDeadSQL = `with page as (` + pageOfDeadSQL + `)` + deadColumnsSQL + `
+	  join page on page.delivery_id = x.delivery_id
+	 where x.organization_id = @org_id
+	 order by x.died_at desc, x.delivery_id desc`
 
 const planAnewSQL = `select set_config('plan_cache_mode', 'force_custom_plan', true)`
 
@@ -104,16 +119,15 @@ func (t *OrgTx) DeadDeliveries(ctx context.Context, f DeadFilter) ([]DeadDeliver
 // more than the page that shows the number.
 const CountCap = 10000
 
-const countDeadSQL = `select count(*) from (` + listDeadSQL + `) x`
+const countDeadSQL = `select count(*) from (` + pageOfDeadSQL + `) x`
 
 // CountDead counts what is dead, up to CountCap; CountCap and one means more.
 func (t *OrgTx) CountDead(ctx context.Context, f DeadFilter) (int, error) {
 	if _, err := t.tx.Exec(ctx, planAnewSQL); err != nil {
 		return 0, wrap("count dead deliveries", err)
 	}
-	f.Bare = true
-	args := f.args()
-	args["org_id"], args["limit"] = t.org, CountCap+1
+	args := f.countArgs()
+	args["org_id"] = t.org
 	var n int
 	err := scan(ctx, t.tx, countDeadSQL, args, &n)
 	return n, wrap("count dead deliveries", err)

@@ -10,11 +10,15 @@ import (
 // The methods of this file see every organization. They are for people who
 // administer the platform, and each of them leaves an audit row.
 
-const listDeadEverywhereSQL = filteredDeadSQL + `
+const pageOfDeadEverywhereSQL = filterDeadSQL + `
 	 order by x.died_at desc, x.delivery_id desc
 	 limit @limit`
 
-const countDeadEverywhereSQL = `select count(*) from (` + listDeadEverywhereSQL + `) x`
+const listDeadEverywhereSQL = `with page as (` + pageOfDeadEverywhereSQL + `)` + deadColumnsSQL + `
+	  join page on page.delivery_id = x.delivery_id
+	 order by x.died_at desc, x.delivery_id desc`
+
+const countDeadEverywhereSQL = `select count(*) from (` + pageOfDeadEverywhereSQL + `) x`
 
 // DeadEverywhere lists what is dead in any organization, the latest death first,
 // and counts it up to CountCap; CountCap and one means more.
@@ -26,10 +30,8 @@ func (d *DB) DeadEverywhere(ctx context.Context, actor Actor, f DeadFilter) (row
 		if rows, err = collect[DeadDelivery](ctx, tx, listDeadEverywhereSQL, f.args()); err != nil {
 			return wrap("list dead deliveries", err)
 		}
-		f.Bare, f.BeforeAt, f.BeforeID = true, nil, uuid.NullUUID{}
-		args := f.args()
-		args["limit"] = CountCap + 1
-		if err := scan(ctx, tx, countDeadEverywhereSQL, args, &n); err != nil {
+		f.BeforeAt, f.BeforeID = nil, uuid.NullUUID{}
+		if err := scan(ctx, tx, countDeadEverywhereSQL, f.countArgs(), &n); err != nil {
 			return wrap("count dead deliveries", err)
 		}
 		return auditRead(ctx, tx, actor, "dead_delivery")
