@@ -6,10 +6,8 @@ package admin
 
 //lint:file-ignore SA4006 This context is only used if a nested component is present.
 
-import (
-	"github.com/a-h/templ"
-	templruntime "github.com/a-h/templ/runtime"
-)
+import "github.com/a-h/templ"
+import templruntime "github.com/a-h/templ/runtime"
 
 // deadPage shows one delivery that died.
 func deadPage(v deadView) templ.Component {
@@ -498,7 +496,7 @@ func deliveriesOf(v deliveriesView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 36, "\" data-hx-trigger=\"every 3s\" data-hx-select=\"#deliveries\" data-hx-target=\"this\" data-hx-swap=\"outerHTML\"")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 36, "\" data-hx-trigger=\"every 3s\" data-hx-select=\"#deliveries\" data-hx-target=\"this\" data-hx-swap=\"outerMorph\"")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

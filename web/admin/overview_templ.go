@@ -6,10 +6,8 @@ package admin
 
 //lint:file-ignore SA4006 This context is only used if a nested component is present.
 
-import (
-	"github.com/a-h/templ"
-	templruntime "github.com/a-h/templ/runtime"
-)
+import "github.com/a-h/templ"
+import templruntime "github.com/a-h/templ/runtime"
 
 // overviewPage shows how an organization is doing.
 func overviewPage(v overviewView) templ.Component {
@@ -67,7 +65,7 @@ func overviewPage(v overviewView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, "\" data-hx-trigger=\"every 10s\" data-hx-select=\"#live\" data-hx-target=\"this\" data-hx-swap=\"outerHTML\"><ul class=\"cards\">")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, "\" data-hx-trigger=\"every 10s\" data-hx-select=\"#live\" data-hx-target=\"this\" data-hx-swap=\"outerMorph\"><ul class=\"cards\">")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
