@@ -39,7 +39,9 @@ func (s *server) welcome(ctx context.Context, out io.Writer, dataDir string) err
 // setupCommand is what to type, wherever one stands.
 func (s *server) setupCommand(dataDir string) string {
 	program := "deskcomm"
-	if path, err := os.Executable(); err == nil {
+	if os.Getpid() == 1 { // in a container, whose paths mean nothing outside
+		program = "docker compose exec deskcomm deskcomm"
+	} else if path, err := os.Executable(); err == nil {
 		program = path
 	}
 	if s.where.server != nil {
