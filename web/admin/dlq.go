@@ -15,29 +15,38 @@ import (
 // decision may take.
 const pageSize = 50
 
-// listDead shows what waits for a person.
+// listDead shows what waits for a person. A filter that cannot be read shows
+// itself, with what is wrong, and no rows.
 func (c *console) listDead(w http.ResponseWriter, r *http.Request) error {
 	v := visitOf(r)
 	f := filterOf(r.URL.Query())
 	wanted, err := f.forStore(v.scope.zone)
+	var list deadList
+	status := http.StatusOK
 	if field, ok := errors.AsType[*bus.FieldError](err); ok {
-		render(w, r, http.StatusBadRequest, deadListPage(v.deadListView(c.frame(r, v.L.DeadLetters), f, deadList{alert: v.fieldFault(field)})))
-		return nil
-	}
-	wanted.Limit = pageSize + 1
-	list, err := c.deadList(r, wanted)
-	if err != nil {
+		list.alert, status = v.fieldFault(field), http.StatusBadRequest
+	} else if err != nil {
+		return err
+	} else if list, err = c.deadList(r, wanted); err != nil {
 		return err
 	}
-	if v.person.Platform != db.PlatformNone {
-		if list.organizations, err = c.db.OrganizationNames(r.Context()); err != nil {
-			return err
-		}
-	} else if len(v.person.Memberships) > 1 {
-		list.organizations = v.person.Memberships
+	if list.organizations, err = c.choices(r, v.person); err != nil {
+		return err
 	}
-	render(w, r, http.StatusOK, deadListPage(v.deadListView(c.frame(r, v.L.DeadLetters), f, list)))
+	render(w, r, status, deadListPage(v.deadListView(c.frame(r, v.L.DeadLetters), f, list)))
 	return nil
+}
+
+// choices are the organizations that a person can look at; none for who has one.
+func (c *console) choices(r *http.Request, p *db.Person) ([]db.Membership, error) {
+	switch {
+	case p.Platform != db.PlatformNone:
+		return c.db.OrganizationNames(r.Context())
+	case len(p.Memberships) > 1:
+		return p.Memberships, nil
+	default:
+		return nil, nil
+	}
 }
 
 // deadList is what the page of the list is made of.
@@ -50,6 +59,7 @@ type deadList struct {
 }
 
 func (c *console) deadList(r *http.Request, f db.DeadFilter) (list deadList, err error) {
+	f.Limit = pageSize + 1
 	v := visitOf(r)
 	if v.scope.all() {
 		list.rows, list.total, err = c.db.DeadEverywhere(r.Context(), v.actor(r), f)

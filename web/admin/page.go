@@ -78,18 +78,17 @@ func render(w http.ResponseWriter, r *http.Request, status int, page templ.Compo
 
 // frame is what surrounds the content of every page.
 type frame struct {
-	Lang     string
-	Title    string
-	L        labels
-	CSS      string
-	Script   string
-	HTMX     string
-	Icon     string
-	Person   string // e-mail; "" when nobody is logged in
-	Nav      []link
-	Flash    string
-	Scope    string // name of what is looked at
-	ScopeURL string
+	Lang   string
+	Title  string
+	L      labels
+	CSS    string
+	Script string
+	HTMX   string
+	Icon   string
+	Person string // e-mail; "" when nobody is logged in
+	Nav    []link
+	Flash  string
+	Scope  string // name of what is looked at
 }
 
 // link is one entry of a list of links.
