@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -52,20 +54,54 @@ type DeadFilter struct {
 	Bare       bool // leaves the payloads out
 }
 
-func (f DeadFilter) args() named {
-	return named{
-		"event_type": f.Type, "entity_kind": f.EntityKind, "consumer": f.Consumer, "since": f.Since, "until": f.Until,
-		"before_at": f.BeforeAt, "before_id": f.BeforeID, "after_at": f.AfterAt, "after_id": f.AfterID,
-		"limit": pageLimit(f.Limit), "bare": f.Bare,
+const consumerIDSQL = `select coalesce((select id from consumers where name = @name), -1)`
+
+// args are the filter's, with the id of the consumer: the planner must see which it
+// is to know whether it is rare. One that does not exist matches nothing.
+func (f DeadFilter) args(ctx context.Context, c conn) (named, error) {
+	var consumer int16
+	if f.Consumer != "" {
+		if err := scan(ctx, c, consumerIDSQL, named{"name": f.Consumer}, &consumer); err != nil {
+			return nil, err
+		}
 	}
+	return named{
+		"event_type": f.Type, "entity_kind": f.EntityKind, "consumer_id": consumer, "since": f.Since, "until": f.Until,
+		"before_at": f.BeforeAt, "before_id": f.BeforeID, "after_at": f.AfterAt, "after_id": f.AfterID,
+	}, nil
 }
 
-// countArgs are those of a statement that counts instead.
-func (f DeadFilter) countArgs() named {
-	args := f.args()
+// list runs a statement that lists, with args beside those of the filter.
+func (f DeadFilter) list(ctx context.Context, c conn, sql string, more named) ([]DeadDelivery, error) {
+	args, err := f.plan(ctx, c, more)
+	if err != nil {
+		return nil, err
+	}
+	args["limit"], args["bare"] = pageLimit(f.Limit), f.Bare
+	return collect[DeadDelivery](ctx, c, sql, args)
+}
+
+// count runs a statement that counts up to CountCap and one.
+func (f DeadFilter) count(ctx context.Context, c conn, sql string, more named) (n int, err error) {
+	args, err := f.plan(ctx, c, more)
+	if err != nil {
+		return 0, err
+	}
 	args["limit"] = CountCap + 1
-	delete(args, "bare")
-	return args
+	return n, scan(ctx, c, sql, args, &n)
+}
+
+const planAnewSQL = `select set_config('plan_cache_mode', 'force_custom_plan', true)`
+
+// plan makes the transaction plan for these values: what is empty vanishes from the
+// plan, and each filter has its index.
+func (f DeadFilter) plan(ctx context.Context, c conn, more named) (named, error) {
+	if _, err := c.Exec(ctx, planAnewSQL); err != nil {
+		return nil, err
+	}
+	args, err := f.args(ctx, c)
+	maps.Copy(args, more)
+	return args, err
 }
 
 const deadColumnsSQL = `
@@ -78,15 +114,13 @@ const deadColumnsSQL = `
 	  join organizations o on o.id = x.organization_id
 	  left join webhook_subscriptions s on s.id = x.destination`
 
-// What is empty vanishes from the plan: each list asks for a plan of its own, and
-// each filter has its index.
 const filterDeadSQL = `
 	select x.delivery_id
 	  from dead_delivery x
 	 where x.state = 'dead'
 	   and (@event_type::text = '' or x.event_type = @event_type)
 	   and (@entity_kind::text = '' or x.entity_kind = @entity_kind)
-	   and (@consumer::text = '' or x.consumer_id = (select id from consumers where name = @consumer))
+	   and (@consumer_id::smallint = 0 or x.consumer_id = @consumer_id)
 	   and (@since::timestamptz is null or x.died_at >= @since)
 	   and (@until::timestamptz is null or x.died_at < @until)
 	   and (@before_at::timestamptz is null or (x.died_at, x.delivery_id) < (@before_at, @before_id::uuid))
@@ -102,16 +136,9 @@ const listDeadSQL = `with page as (` + pageOfDeadSQL + `)` + deadColumnsSQL + `
 	 where x.organization_id = @org_id
 	 order by x.died_at desc, x.delivery_id desc`
 
-const planAnewSQL = `select set_config('plan_cache_mode', 'force_custom_plan', true)`
-
 // DeadDeliveries lists what is dead, the latest death first.
 func (t *OrgTx) DeadDeliveries(ctx context.Context, f DeadFilter) ([]DeadDelivery, error) {
-	if _, err := t.tx.Exec(ctx, planAnewSQL); err != nil {
-		return nil, wrap("list dead deliveries", err)
-	}
-	args := f.args()
-	args["org_id"] = t.org
-	rows, err := collect[DeadDelivery](ctx, t.tx, listDeadSQL, args)
+	rows, err := f.list(ctx, t.tx, listDeadSQL, named{"org_id": t.org})
 	return rows, wrap("list dead deliveries", err)
 }
 
@@ -123,13 +150,7 @@ const countDeadSQL = `select count(*) from (` + pageOfDeadSQL + `) x`
 
 // CountDead counts what is dead, up to CountCap; CountCap and one means more.
 func (t *OrgTx) CountDead(ctx context.Context, f DeadFilter) (int, error) {
-	if _, err := t.tx.Exec(ctx, planAnewSQL); err != nil {
-		return 0, wrap("count dead deliveries", err)
-	}
-	args := f.countArgs()
-	args["org_id"] = t.org
-	var n int
-	err := scan(ctx, t.tx, countDeadSQL, args, &n)
+	n, err := f.count(ctx, t.tx, countDeadSQL, named{"org_id": t.org})
 	return n, wrap("count dead deliveries", err)
 }
 
@@ -242,6 +263,9 @@ const deadExistsSQL = `select exists (select from dead_delivery where organizati
 // resolve runs one person's decision and audits it in the same transaction.
 func (t *OrgTx) resolve(ctx context.Context, sql, action string, id uuid.UUID, args named) error {
 	reason := fmt.Sprint(args["reason"])
+	if !utf8.ValidString(reason) || strings.ContainsRune(reason, 0) {
+		return bus.Invalid("reason", "must be text")
+	}
 	if utf8.RuneCountInString(reason) > 500 {
 		return bus.Invalid("reason", "must have at most 500 characters")
 	}

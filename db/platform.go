@@ -24,14 +24,11 @@ const countDeadEverywhereSQL = `select count(*) from (` + pageOfDeadEverywhereSQ
 // and counts it up to CountCap; CountCap and one means more.
 func (d *DB) DeadEverywhere(ctx context.Context, actor Actor, f DeadFilter) (rows []DeadDelivery, n int, err error) {
 	err = d.inTx(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, planAnewSQL); err != nil {
-			return wrap("list dead deliveries", err)
-		}
-		if rows, err = collect[DeadDelivery](ctx, tx, listDeadEverywhereSQL, f.args()); err != nil {
+		if rows, err = f.list(ctx, tx, listDeadEverywhereSQL, nil); err != nil {
 			return wrap("list dead deliveries", err)
 		}
 		f.BeforeAt, f.BeforeID = nil, uuid.NullUUID{}
-		if err := scan(ctx, tx, countDeadEverywhereSQL, f.countArgs(), &n); err != nil {
+		if n, err = f.count(ctx, tx, countDeadEverywhereSQL, nil); err != nil {
 			return wrap("count dead deliveries", err)
 		}
 		return auditRead(ctx, tx, actor, "dead_delivery")
