@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -88,11 +89,12 @@ func (c *console) carryOut(act action) func(w http.ResponseWriter, r *http.Reque
 
 // decide carries out one decision in a transaction of its own.
 func (c *console) decide(r *http.Request, act action, row db.DeadDelivery) error {
+	reason := strings.TrimSpace(r.PostFormValue("reason"))
 	return c.db.InOrg(r.Context(), row.OrgID, visitOf(r).actor(r), func(t *db.OrgTx) error {
 		if act == replay {
-			return t.Replay(r.Context(), row.ID, r.PostFormValue("reason"))
+			return t.Replay(r.Context(), row.ID, reason)
 		}
-		return t.Discard(r.Context(), row.ID, r.PostFormValue("reason"))
+		return t.Discard(r.Context(), row.ID, reason)
 	})
 }
 
@@ -124,8 +126,14 @@ func (c *console) mayAct(r *http.Request) error {
 	if v.scope.all() {
 		return errForbidden
 	}
+	return c.deny(r, "delivery", uuid.Nil)
+}
+
+// deny audits a refusal and returns it.
+func (c *console) deny(r *http.Request, kind string, id uuid.UUID) error {
+	v := visitOf(r)
 	err := c.db.InOrg(r.Context(), v.scope.org, v.actor(r), func(t *db.OrgTx) error {
-		return t.Record(r.Context(), "authz.denied", "delivery", uuid.Nil)
+		return t.Record(r.Context(), "authz.denied", kind, id)
 	})
 	return errors.Join(errForbidden, err)
 }

@@ -227,7 +227,7 @@ func (v *visit) payloadView(payload []byte, self string, reveal bool) payloadVie
 	if hidden > 0 {
 		view.Note = v.count("MaskedCount", hidden)
 	}
-	if !reveal && v.scope.mayReveal() {
+	if !reveal && v.scope.mayShow {
 		view.RevealURL = v.scope.url(self, "reveal", "1") + "#payload"
 	}
 	return view

@@ -56,6 +56,9 @@ func (c *console) showEvent(w http.ResponseWriter, r *http.Request) error {
 	}
 	var d eventDetail
 	reveal := r.URL.Query().Get("reveal") == "1"
+	if reveal && !v.scope.mayShow {
+		return c.deny(r, "event", id)
+	}
 	err = c.inScope(r, func(t *db.OrgTx) (err error) {
 		if d.EventRow, err = t.Event(r.Context(), id); err != nil {
 			return err

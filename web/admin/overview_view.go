@@ -9,7 +9,7 @@ import (
 type overviewView struct {
 	frame
 
-	URL      string // of the page itself
+	URL      string // of the page itself, to ask again; "" when each look is audited
 	Zone     string
 	Cards    []cardView
 	Events   []eventRow
@@ -36,7 +36,10 @@ type webhookRow struct {
 }
 
 func (v *visit) overviewView(f frame, o overview) overviewView {
-	view := overviewView{frame: f, URL: v.scope.url("/admin/"), Zone: v.zoneNote(), Cards: v.overviewCards(o)}
+	view := overviewView{frame: f, Zone: v.zoneNote(), Cards: v.overviewCards(o)}
+	if !v.scope.platform {
+		view.URL = v.scope.url("/admin/")
+	}
 	for _, e := range o.events {
 		view.Events = append(view.Events, eventRow{
 			ID: e.ID.String(), URL: v.scope.url("/admin/events/" + e.ID.String()), Type: string(e.Type), Entity: entity(e.EntityKind, e.EntityID),

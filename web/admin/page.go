@@ -48,7 +48,7 @@ func (c *console) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, bus.ErrConflict):
 		status, text = http.StatusConflict, v.L.ErrorConflict
 	case errors.As(err, &field):
-		status, text = http.StatusBadRequest, v.text("ErrorField", "Field", field.Field, "Rule", field.Rule)
+		status, text = http.StatusBadRequest, v.fieldFault(field)
 	case errors.As(err, &large):
 		status, text = http.StatusRequestEntityTooLarge, v.L.ErrorTooLarge
 	case errors.Is(err, bus.ErrUnavailable):
@@ -108,7 +108,7 @@ func (c *console) frame(r *http.Request, title string) frame {
 		return f
 	}
 	f.Person, f.Scope = v.person.Email, v.scope.name
-	if v.scope.all() {
+	if v.scope.param == everywhere {
 		f.Scope = v.L.AllOrganizations
 	}
 	f.Nav = []link{
