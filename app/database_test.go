@@ -24,7 +24,9 @@ func TestRefusedDatabaseIsToldInOneLineWithTheWayOut(t *testing.T) {
 		nameless.String(): "DATABASE_URL: Postgres has no database of this name",
 	} {
 		for _, args := range [][]string{
-			{"serve", "--addr", "127.0.0.1:0"}, {"organization", "list"}, {"migrate", "status"},
+			{"serve", "--addr", "127.0.0.1:0"},
+			{"organization", "list"},
+			{"migrate", "status"},
 			{"setup", "--organization", "Acme", "--email", "a@example.com", "--password-file", "-"},
 		} {
 			told := in
