@@ -20,12 +20,12 @@ type passwordFlag struct {
 }
 
 // passwordHash reads the new password and returns what is kept of it.
-func (p passwordFlag) passwordHash(con console) (string, error) {
+func (p passwordFlag) passwordHash(ctx context.Context, con console) (string, error) {
 	text, err := p.read(con)
 	if err != nil {
 		return "", err
 	}
-	return db.HashPassword(strings.TrimRight(string(text), "\r\n"))
+	return db.HashPassword(ctx, strings.TrimRight(string(text), "\r\n"))
 }
 
 // read reads the password from where the flag says, else asks for it without
@@ -102,7 +102,7 @@ func (u userCreateCmd) Run(ctx context.Context, con console, c *Common) error {
 		}
 		_, err = store.Credentials(ctx, u.Email)
 		if errors.Is(err, bus.ErrNotFound) {
-			member.PasswordHash, err = u.passwordHash(con)
+			member.PasswordHash, err = u.passwordHash(ctx, con)
 		}
 		if err != nil {
 			return err
@@ -191,7 +191,7 @@ func (u userSetPasswordCmd) Run(ctx context.Context, con console, c *Common) err
 		if _, err := store.Credentials(ctx, u.Email); err != nil {
 			return inWords(err, noSuchUser)
 		}
-		hash, err := u.passwordHash(con)
+		hash, err := u.passwordHash(ctx, con)
 		if err != nil {
 			return err
 		}

@@ -81,8 +81,10 @@ func (f DeadFilter) list(ctx context.Context, c conn, sql string, more named) ([
 	return collect[DeadDelivery](ctx, c, sql, args)
 }
 
-// count runs a statement that counts up to CountCap and one.
+// count runs a statement that counts up to CountCap and one, on whatever page the
+// list is.
 func (f DeadFilter) count(ctx context.Context, c conn, sql string, more named) (n int, err error) {
+	f.BeforeAt, f.BeforeID = nil, uuid.NullUUID{}
 	args, err := f.plan(ctx, c, more)
 	if err != nil {
 		return 0, err

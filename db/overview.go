@@ -3,8 +3,6 @@ package db
 import (
 	"context"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 // Overview is how an organization is doing. Counts go up to CountCap; CountCap
@@ -38,17 +36,4 @@ const showOverviewSQL = `
 func (t *OrgTx) Overview(ctx context.Context) (Overview, error) {
 	o, err := one[Overview](ctx, t.tx, showOverviewSQL, named{"org_id": t.org, "cap": CountCap + 1})
 	return o, wrap("look at the organization", err)
-}
-
-// Record audits an act that leaves no other trace: a look at what is hidden, a
-// refusal.
-func (t *OrgTx) Record(ctx context.Context, action, resourceType string, id uuid.UUID) error {
-	return t.audit(ctx, auditEntry{action: action, resourceType: resourceType, resourceID: id})
-}
-
-// Fresh reports whether nobody has set the installation up yet.
-func (d *DB) Fresh(ctx context.Context) (bool, error) {
-	var found bool
-	err := scan(ctx, d.pool, hasUsersSQL, named{}, &found)
-	return !found, wrap("look for users", err)
 }

@@ -24,6 +24,7 @@ type EventFilter struct {
 	Until      *time.Time // emitted before
 	Before     uuid.NullUUID
 	Limit      int
+	Bare       bool // leaves payload and metadata out
 }
 
 // EventRow is an event and what became of it. Status is pending (relayed to
@@ -54,7 +55,8 @@ const eventColumnsSQL = `
 	  left join event_position p on p.event_id = e.id`
 
 const listEventsSQL = `
-	select *
+	select id, type, entity_kind, entity_id, case when not @bare then payload end as payload,
+	       case when not @bare then metadata end as metadata, created_at, seq, status
 	  from (` + eventColumnsSQL + `
 	         where e.organization_id = @org_id
 	           and (@event_type::text = '' or e.event_type = @event_type)
@@ -71,7 +73,7 @@ const listEventsSQL = `
 func (t *OrgTx) Events(ctx context.Context, f EventFilter) ([]EventRow, error) {
 	rows, err := collect[EventRow](ctx, t.tx, listEventsSQL, named{
 		"org_id": t.org, "event_type": f.Type, "entity_kind": f.EntityKind, "entity_id": f.EntityID,
-		"since": f.Since, "until": f.Until, "before": f.Before, "status": f.Status, "limit": pageLimit(f.Limit),
+		"since": f.Since, "until": f.Until, "before": f.Before, "status": f.Status, "limit": pageLimit(f.Limit), "bare": f.Bare,
 	})
 	return rows, wrap("list events", err)
 }

@@ -30,16 +30,18 @@ func (s Sessions) FindCtx(ctx context.Context, token string) (data []byte, found
 	return data, err == nil, err
 }
 
+// One that was ended stays ended: a request that was under way meanwhile keeps what
+// it had loaded.
 const keepSessionSQL = `
-	insert into sessions (token, data, expiry) values (@token, @data, @expiry)
-	on conflict (token) do update set data = excluded.data, expiry = excluded.expiry`
+	insert into sessions as s (token, data, expiry) values (@token, @data, @expiry)
+	on conflict (token) do update set data = excluded.data, expiry = excluded.expiry where s.expiry > clock_timestamp()`
 
 // CommitCtx keeps what a session holds.
 func (s Sessions) CommitCtx(ctx context.Context, token string, data []byte, expiry time.Time) error {
 	return s.exec(ctx, "keep session", keepSessionSQL, named{"token": token, "data": data, "expiry": expiry})
 }
 
-const endSessionSQL = `delete from sessions where token = @token`
+const endSessionSQL = `update sessions set data = '', expiry = clock_timestamp() where token = @token`
 
 // DeleteCtx ends a session.
 func (s Sessions) DeleteCtx(ctx context.Context, token string) error {

@@ -151,3 +151,10 @@ func checkSetup(ctx context.Context, c conn, token string) (bool, error) {
 	}
 	return subtle.ConstantTimeCompare(hash, hashToken(token)) == 1, wrap("check setup link", err)
 }
+
+// Fresh reports whether nobody has set the installation up yet.
+func (d *DB) Fresh(ctx context.Context) (bool, error) {
+	var found bool
+	err := scan(ctx, d.pool, hasUsersSQL, named{}, &found)
+	return !found, wrap("look for users", err)
+}

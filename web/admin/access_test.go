@@ -223,7 +223,7 @@ func TestAnotherOrganizationsDeliveryDoesNotExist(t *testing.T) {
 
 func TestWhatIsTakenFromAPersonEndsAtTheNextRequest(t *testing.T) {
 	t.Parallel()
-	hash, err := db.HashPassword("another " + password)
+	hash, err := db.HashPassword(t.Context(), "another "+password)
 	if err != nil {
 		t.Fatal(err)
 	}

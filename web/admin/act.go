@@ -1,11 +1,13 @@
 package admin
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -51,13 +53,16 @@ func (c *console) renderConfirm(w http.ResponseWriter, r *http.Request, status i
 	return nil
 }
 
+// actTimeout bounds one posted decision, below what the server gives an answer.
+const actTimeout = 50 * time.Second
+
 // carryOut does what was confirmed, each delivery for itself, and says what became
 // of how many.
 func (c *console) carryOut(act action) func(w http.ResponseWriter, r *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		if err := r.ParseForm(); err != nil {
-			return err
-		}
+		ctx, cancel := context.WithTimeout(r.Context(), actTimeout)
+		defer cancel()
+		r = r.WithContext(ctx)
 		if err := c.mayAct(r); err != nil {
 			return err
 		}
@@ -76,6 +81,8 @@ func (c *console) carryOut(act action) func(w http.ResponseWriter, r *http.Reque
 				return c.renderConfirm(w, r, http.StatusUnprocessableEntity, act, ids, visitOf(r).fieldFault(field))
 			}
 			if err := t.count(err); err != nil {
+				// What was done is done, and the next page says so.
+				c.sessions.Put(r.Context(), sessionFlash, visitOf(r).outcome(act, t))
 				return err
 			}
 		}
@@ -89,7 +96,8 @@ func (c *console) carryOut(act action) func(w http.ResponseWriter, r *http.Reque
 
 // decide carries out one decision in a transaction of its own.
 func (c *console) decide(r *http.Request, act action, row db.DeadDelivery) error {
-	reason := strings.TrimSpace(r.PostFormValue("reason"))
+	// A browser counts a line's end as one character and sends two.
+	reason := strings.TrimSpace(strings.ReplaceAll(r.PostFormValue("reason"), "\r\n", "\n"))
 	return c.db.InOrg(r.Context(), row.OrgID, visitOf(r).actor(r), func(t *db.OrgTx) error {
 		if act == replay {
 			return t.Replay(r.Context(), row.ID, reason)
@@ -117,25 +125,30 @@ func (t *tally) count(err error) error {
 	return nil
 }
 
-// mayAct refuses who may not decide; the refusal is audited.
+// mayAct refuses who may not decide.
 func (c *console) mayAct(r *http.Request) error {
-	v := visitOf(r)
-	if v.scope.mayAct {
+	if visitOf(r).scope.mayAct {
 		return nil
-	}
-	if v.scope.all() {
-		return errForbidden
 	}
 	return c.deny(r, "delivery", uuid.Nil)
 }
 
 // deny audits a refusal and returns it.
 func (c *console) deny(r *http.Request, kind string, id uuid.UUID) error {
+	const denied = "authz.denied"
 	v := visitOf(r)
-	err := c.db.InOrg(r.Context(), v.scope.org, v.actor(r), func(t *db.OrgTx) error {
-		return t.Record(r.Context(), "authz.denied", kind, id)
-	})
-	return errors.Join(errForbidden, err)
+	var err error
+	if v.scope.all() {
+		err = c.db.Record(r.Context(), v.actor(r), denied, kind, id)
+	} else {
+		err = c.db.InOrg(r.Context(), v.scope.org, v.actor(r), func(t *db.OrgTx) error {
+			return t.Record(r.Context(), denied, kind, id)
+		})
+	}
+	if err != nil {
+		return err
+	}
+	return errForbidden
 }
 
 // deadByID loads deliveries of whatever the person looks at.

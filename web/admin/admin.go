@@ -58,6 +58,7 @@ func New(o Options) http.Handler {
 		r.Group(func(r chi.Router) {
 			r.Use(c.requirePerson)
 			r.Post("/logout", c.page(c.logOut))
+			r = r.With(c.requireScope)
 			r.Get("/", c.page(c.showOverview))
 			r.Get("/events/{id}", c.page(c.showEvent))
 			r.Get("/dlq", c.page(c.listDead))
@@ -70,7 +71,7 @@ func New(o Options) http.Handler {
 		})
 	})
 	noPage := c.page(func(http.ResponseWriter, *http.Request) error { return errNoPage })
-	r.NotFound(chi.Chain(limitForm, c.readForm, c.sessions.LoadAndSave, c.requirePerson).HandlerFunc(noPage).ServeHTTP)
+	r.NotFound(chi.Chain(limitForm, c.readForm, c.sessions.LoadAndSave, c.requirePerson, c.requireScope).HandlerFunc(noPage).ServeHTTP)
 	r.MethodNotAllowed(noPage)
 	return r
 }

@@ -187,7 +187,7 @@ func (v *visit) deliveriesView(rows []db.DeliveryRow, self string, current uuid.
 	for _, d := range rows {
 		row := deliveryRow{
 			ID: d.ID.String(), Consumer: d.Consumer, Destination: deref(d.URL), Status: v.badge(d.Status),
-			Attempts: fmt.Sprintf("%d/%d", d.Attempts, d.MaxAttempts), Error: maskText(short(deref(d.LastError))), Current: d.ID == current,
+			Attempts: fmt.Sprintf("%d/%d", d.Attempts, d.MaxAttempts), Error: short(maskText(deref(d.LastError))), Current: d.ID == current,
 		}
 		if d.NextAttemptAt != nil {
 			row.Next = v.at(*d.NextAttemptAt)

@@ -30,23 +30,9 @@ func (c *console) listDead(w http.ResponseWriter, r *http.Request) error {
 	} else if list, err = c.deadList(r, wanted); err != nil {
 		return err
 	}
-	if list.organizations, err = c.choices(r, v.person); err != nil {
-		return err
-	}
+	list.organizations = v.person.Memberships
 	render(w, r, status, deadListPage(v.deadListView(c.frame(r, v.L.DeadLetters), f, list)))
 	return nil
-}
-
-// choices are the organizations that a person can look at; none for who has one.
-func (c *console) choices(r *http.Request, p *db.Person) ([]db.Membership, error) {
-	switch {
-	case p.Platform != db.PlatformNone:
-		return c.db.OrganizationNames(r.Context())
-	case len(p.Memberships) > 1:
-		return p.Memberships, nil
-	default:
-		return nil, nil
-	}
 }
 
 // deadList is what the page of the list is made of.
@@ -54,7 +40,7 @@ type deadList struct {
 	rows          []db.DeadDelivery
 	total         int
 	names         db.DeadNames
-	organizations []db.Membership // to choose from; empty for who has one
+	organizations []db.Membership // the person's own
 	alert         string
 }
 
@@ -72,9 +58,7 @@ func (c *console) deadList(r *http.Request, f db.DeadFilter) (list deadList, err
 		if list.rows, err = t.DeadDeliveries(r.Context(), f); err != nil {
 			return err
 		}
-		whole := f
-		whole.BeforeAt, whole.BeforeID = nil, uuid.NullUUID{}
-		if list.total, err = t.CountDead(r.Context(), whole); err != nil {
+		if list.total, err = t.CountDead(r.Context(), f); err != nil {
 			return err
 		}
 		list.names, err = t.DeadNames(r.Context())

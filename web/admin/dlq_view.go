@@ -76,6 +76,12 @@ func (v *visit) deadListView(f frame, wanted filter, list deadList) deadListView
 	if wanted.narrows() {
 		view.ClearURL, view.Empty = v.scope.url("/admin/dlq"), v.L.NothingMatches
 	}
+	switch {
+	case list.alert != "":
+		view.Empty = ""
+	case wanted.Before != "":
+		view.Empty = v.L.NothingOnPage
+	}
 	if wanted.Before != "" {
 		first := wanted
 		first.Before = ""
@@ -111,7 +117,7 @@ func (v *visit) deadRow(d db.DeadDelivery, wanted filter) deadRow {
 	return deadRow{
 		ID: d.ID.String(), URL: own.url("/admin/dlq/" + d.ID.String()), Organization: d.Organization,
 		Type: string(d.Type), Entity: entity(d.EntityKind, d.EntityID), Consumer: d.Consumer, Destination: deref(d.DestinationURL),
-		Error: maskText(short(d.LastError)), Attempts: v.count("AttemptCount", d.Attempts), Died: v.at(d.DiedAt),
+		Error: short(maskText(d.LastError)), Attempts: v.count("AttemptCount", d.Attempts), Died: v.at(d.DiedAt),
 		SelectLabel: v.L.Select + ": " + label, ReplayLabel: v.L.Replay + ": " + label, DiscardLabel: v.L.Discard + ": " + label,
 		ReplayURL: v.scope.url("/admin/dlq/replay", act...), DiscardURL: v.scope.url("/admin/dlq/discard", act...),
 	}
@@ -147,21 +153,23 @@ func (v *visit) consumerOptions(names []string, chosen string) []option {
 	return list
 }
 
-// organizationOptions lists what the person can look at.
-func (v *visit) organizationOptions(orgs []db.Membership) []option {
-	if len(orgs) == 0 {
+// organizationOptions lists what the person can look at, if there is a choice: their
+// own organizations, all for who administers the platform, and the one that is open.
+func (v *visit) organizationOptions(own []db.Membership) []option {
+	platform := v.person.Platform != db.PlatformNone
+	if len(own) < 2 && !platform {
 		return nil
 	}
 	var list []option
-	if v.person.Platform != db.PlatformNone {
+	if platform {
 		list = append(list, option{Value: everywhere, Text: v.L.AllOrganizations, Selected: v.scope.all()})
 	}
 	known := v.scope.all()
-	for _, o := range orgs {
+	for _, o := range own {
 		list = append(list, option{Value: o.OrgID.String(), Text: o.Organization, Selected: o.OrgID == v.scope.org})
 		known = known || o.OrgID == v.scope.org
 	}
-	if !known { // beyond the names that fit the list
+	if !known {
 		list = append(list, option{Value: v.scope.org.String(), Text: v.scope.name, Selected: true})
 	}
 	return list
@@ -210,7 +218,7 @@ func (v *visit) confirmView(f frame, act action, rows []db.DeadDelivery) confirm
 		view.ReasonRequired = true
 	}
 	for _, d := range rows {
-		row := confirmRow{ID: d.ID.String(), Type: string(d.Type), Where: where(d.Consumer, d.DestinationURL), Error: maskText(short(d.LastError))}
+		row := confirmRow{ID: d.ID.String(), Type: string(d.Type), Where: where(d.Consumer, d.DestinationURL), Error: short(maskText(d.LastError))}
 		if d.State != "dead" {
 			row.Warning = v.L.NotDeadAnyMore
 		}

@@ -29,15 +29,25 @@ var personal = regexp.MustCompile(kept + `|[\p{L}\p{N}_.+-]+(?::\d+)?(?:@[\p{L}\
 
 var technical = regexp.MustCompile(`^(?:` + kept + `)$`)
 
+// identifier is an id of ours, which says nothing of a person wherever it stands.
+var identifier = regexp.MustCompile(`^[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+
+// instants are the names of fields that hold a time as a number, which may be as
+// long as a phone's.
+var instants = regexp.MustCompile(`(?:_at|_ms|timestamp|time)$`)
+
 // personalKeys are the names of fields that hold what a person said or is, in
 // snake case. What stands anywhere below such a field is personal too.
 var personalKeys = regexp.MustCompile(`^(?:(?:.*_)?(?:name|nome|phone|phone_number|telefone|celular|email|cpf|cnpj|identification|` +
 	`address|endereco|street|locality|floor|zipcode|cep|body|text|caption|preview|note|notes|comment|birthday|jid|lid)|` +
-	`from|to|author|participant|chat|chat_id|chatid|wa_id|pushname|vcard|content|message|mensagem|conversation|billing_number|` +
+	`from|to|author|participant|chat|chat_id|chatid|wa_id|pushname|vcard|content|message|mensage[mn]s?|conversation|billing_number|` +
 	`shipping_number|latitude|longitude|emoji|reactor)$`)
 
 // structuralKeys end like personal ones and are not.
 var structuralKeys = regexp.MustCompile(`^(?:ack_name|event_name|session_name|consumer_name|type_name|file_name|gateway_name)$`)
+
+// phoneNumber is a mobile's number with its country, written as a JSON number.
+var phoneNumber = regexp.MustCompile(`^55[1-9]\d{9,10}$`)
 
 // camel finds where a word of a key begins.
 var camel = regexp.MustCompile(`([a-z0-9])([A-Z])`)
@@ -69,15 +79,17 @@ func printPayload(payload []byte, reveal bool) (text string, hidden int) {
 
 // maskValue replaces what is personal in v, which stands under key, and returns
 // how many values that were.
-func maskValue(key string, v any) (any, int) { return maskBelow(isPersonal(key), v) }
+func maskValue(key string, v any) (any, int) {
+	return maskBelow(isPersonal(key), instants.MatchString(key), v)
+}
 
-func maskBelow(secret bool, v any) (any, int) {
+func maskBelow(secret, instant bool, v any) (any, int) {
 	hidden := 0
 	switch value := v.(type) {
 	case map[string]any:
 		out := make(map[string]any, len(value))
 		for _, k := range slices.Sorted(maps.Keys(value)) {
-			masked, n := maskBelow(secret || isPersonal(k), value[k])
+			masked, n := maskBelow(secret || isPersonal(k), instants.MatchString(k), value[k])
 			name := maskText(k)
 			if name != k {
 				n++
@@ -90,23 +102,25 @@ func maskBelow(secret bool, v any) (any, int) {
 		return out, hidden
 	case []any:
 		for i, inner := range value {
-			masked, n := maskBelow(secret, inner)
+			masked, n := maskBelow(secret, instant, inner)
 			value[i], hidden = masked, hidden+n
 		}
 		return value, hidden
 	case string:
 		switch masked := maskText(value); {
-		case value == "" || technical.MatchString(value):
+		case value == "":
 			return value, 0
-		case secret:
+		case secret && !identifier.MatchString(value):
 			return mask, 1
+		case technical.MatchString(value):
+			return value, 0
 		case masked != value:
 			return masked, 1
 		default:
 			return value, 0
 		}
 	case json.Number:
-		if secret {
+		if secret || !instant && phoneNumber.MatchString(value.String()) {
 			return mask, 1
 		}
 		return value, 0

@@ -232,3 +232,21 @@ func FuzzPrintPayload(f *testing.F) {
 		}
 	})
 }
+
+// What is nobody's by its form may be a person's by its name, and a number may be a
+// phone's.
+func TestFormDoesNotExcuseWhatANameGivesAway(t *testing.T) {
+	t.Parallel()
+	got, hidden := printPayload([]byte(`{"birthday":"1990-05-01","whatsapp":5511987654321,"sent_at":1796063356123,
+		"contact_name":"0190b4a8-0000-7000-8000-0000000000aa","ordered":"2026-11-30"}`), false)
+	want := `{
+  "birthday": "•••",
+  "contact_name": "0190b4a8-0000-7000-8000-0000000000aa",
+  "ordered": "2026-11-30",
+  "sent_at": 1796063356123,
+  "whatsapp": "•••"
+}`
+	if diff := cmp.Diff(want, got); diff != "" || hidden != 2 {
+		t.Errorf("hidden %d (-want +got):\n%s", hidden, diff)
+	}
+}

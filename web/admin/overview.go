@@ -27,7 +27,7 @@ func (c *console) showOverview(w http.ResponseWriter, r *http.Request) error {
 		if o.Overview, err = t.Overview(r.Context()); err != nil {
 			return err
 		}
-		if o.events, err = t.Events(r.Context(), db.EventFilter{Limit: recentEvents}); err != nil {
+		if o.events, err = t.Events(r.Context(), db.EventFilter{Limit: recentEvents, Bare: true}); err != nil {
 			return err
 		}
 		o.webhooks, err = t.Subscriptions(r.Context(), db.Page{Limit: db.MaxPage})

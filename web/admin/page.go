@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/a-h/templ"
@@ -39,7 +40,9 @@ func (c *console) fail(w http.ResponseWriter, r *http.Request, err error) {
 	var field *bus.FieldError
 	var large *http.MaxBytesError
 	switch {
-	case errors.Is(err, errNoPage), errors.Is(err, bus.ErrNotFound), errors.Is(err, errNoOrganization):
+	case errors.Is(err, errNoOrganization):
+		status, text = http.StatusNotFound, v.L.ErrorNoOrganization
+	case errors.Is(err, errNoPage), errors.Is(err, bus.ErrNotFound):
 		status, text = http.StatusNotFound, v.L.ErrorNotFound
 	case errors.Is(err, errForeignForm):
 		status, text = http.StatusForbidden, v.L.ErrorForeignForm
@@ -113,9 +116,11 @@ func (c *console) frame(r *http.Request, title string) frame {
 	}
 	f.Nav = []link{
 		{Text: v.L.Overview, URL: v.scope.url("/admin/"), Current: r.URL.Path == "/admin/" || r.URL.Path == "/admin"},
-		{Text: v.L.DeadLetters, URL: v.scope.url("/admin/dlq"), Current: len(r.URL.Path) >= 10 && r.URL.Path[:10] == "/admin/dlq"},
+		{Text: v.L.DeadLetters, URL: v.scope.url("/admin/dlq"), Current: strings.HasPrefix(r.URL.Path, "/admin/dlq")},
 	}
-	f.Flash = c.sessions.PopString(r.Context(), sessionFlash)
+	if r.Header.Get("HX-Request") == "" { // a part that refreshes itself shows none
+		f.Flash = c.sessions.PopString(r.Context(), sessionFlash)
+	}
 	return f
 }
 

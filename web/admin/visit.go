@@ -51,8 +51,7 @@ func (c *console) withVisit(next http.Handler) http.Handler {
 	})
 }
 
-// requirePerson lets only people who are logged in pass, and finds out what they
-// look at.
+// requirePerson lets only people who are logged in pass.
 func (c *console) requirePerson(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v := visitOf(r)
@@ -61,11 +60,22 @@ func (c *console) requirePerson(next http.Handler) http.Handler {
 			c.askToLogIn(w, r)
 			return
 		}
-		if err == nil {
-			v.person = &person
-			v.scope, err = c.scopeOf(r.Context(), person, r.FormValue("organization"))
-		}
 		if err != nil {
+			c.fail(w, r, err)
+			return
+		}
+		v.person = &person
+		next.ServeHTTP(w, r)
+	})
+}
+
+// requireScope finds out what the person looks at, and lets nobody pass who may
+// not.
+func (c *console) requireScope(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v := visitOf(r)
+		var err error
+		if v.scope, err = c.scopeOf(r.Context(), *v.person, r.FormValue("organization")); err != nil {
 			c.fail(w, r, err)
 			return
 		}
@@ -104,7 +114,10 @@ func (c *console) askToLogIn(w http.ResponseWriter, r *http.Request) {
 // may not see does not exist.
 func (c *console) scopeOf(ctx context.Context, p db.Person, param string) (scope, error) {
 	if param == "" && len(p.Memberships) > 0 {
-		return memberScope(p, p.Memberships[0], ""), nil
+		if len(p.Memberships) > 1 || p.Platform != db.PlatformNone {
+			param = p.Memberships[0].OrgID.String() // named, for whom a link may be passed on to
+		}
+		return memberScope(p, p.Memberships[0], param), nil
 	}
 	if param == "" || param == everywhere {
 		if p.Platform == db.PlatformNone {
@@ -178,7 +191,7 @@ func (c *console) inScope(r *http.Request, fn func(t *db.OrgTx) error) error {
 		return errNoOrganization
 	}
 	return c.db.InOrg(r.Context(), v.scope.org, v.actor(r), func(t *db.OrgTx) error {
-		if v.scope.platform && r.Method == http.MethodGet {
+		if v.scope.platform {
 			if err := t.Record(r.Context(), "platform.read", "organization", v.scope.org); err != nil {
 				return err
 			}
