@@ -1,6 +1,6 @@
 # `make` lists the targets. Everything built for them is in bin/ and .cache/.
 .DEFAULT_GOAL := help
-.PHONY: help run build test generate fmt lint verify verify-code verify-generated bench cover e2e screenshots FORCE
+.PHONY: help run build test generate fmt lint verify verify-code verify-generated bench cover e2e screenshots templ FORCE
 
 CACHE := .cache/bin
 TOOLS := $(CACHE)/.tools
@@ -14,6 +14,7 @@ help: ## List the targets
 
 run: ## Build and serve, with a private Postgres in ./data unless DATABASE_URL is set
 	@.ci/deps run
+	@[ -x bin/deskcomm ] || echo "Compiling; the first time takes a minute or two."
 	@$(MAKE) --no-print-directory build
 	@exec bin/deskcomm serve
 
@@ -33,10 +34,12 @@ screenshots: $(WITHPG) ## Picture every page of the console in each language, th
 	@rm -rf .cache/screenshots
 	CGO_ENABLED=1 $(WITHPG) go test -count=1 ./app -run TestBrowserPages -screenshots '$(CURDIR)/.cache/screenshots'
 
-generate: $(WITHPG) $(TOOLS) ## Refresh the generated files
-	@.ci/deps generate
+templ: $(TOOLS)
 	$(CACHE)/templ fmt -log-level error -prettier-command none web/admin
 	$(CACHE)/templ generate -log-level error -path web/admin
+
+generate: $(WITHPG) templ ## Refresh the generated files
+	@.ci/deps generate
 	$(WITHPG) go test -count=1 ./db -run TestSchemaDump -update
 	$(WITHPG) go test -count=1 ./web/api -run TestOpenAPIGolden -update
 	$(WITHPG) go test -count=1 ./web/admin -run LooksAsItDid -update

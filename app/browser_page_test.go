@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/chromedp/cdproto/cdp"
@@ -185,6 +186,18 @@ func (p *page) path() string {
 	return strings.TrimPrefix(address, p.base)
 }
 
+// place is the path without the organization, which the address of who may look at
+// several always names.
+func (p *page) place() string {
+	p.Helper()
+	path, query, _ := strings.Cut(p.path(), "?")
+	kept := slices.DeleteFunc(strings.Split(query, "&"), func(s string) bool { return s == "" || strings.HasPrefix(s, "organization=") })
+	if len(kept) == 0 {
+		return path
+	}
+	return path + "?" + strings.Join(kept, "&")
+}
+
 // settle waits until the page and what it asked for are loaded, also when another
 // page is just taking its place.
 func (p *page) settle() {
@@ -203,9 +216,10 @@ func (p *page) mustBe(want, got int) {
 	}
 }
 
+// mustBeAt ends the test when the tab is at another place.
 func (p *page) mustBeAt(path string) {
 	p.Helper()
-	if got := p.path(); got != path {
+	if got := p.place(); got != path {
 		p.Fatalf("the tab is at %s, want %s:\n%s", got, path, p.text("body"))
 	}
 }

@@ -26,6 +26,8 @@ type Common struct {
 	LogFormat         string `env:"DESKCOMM_LOG_FORMAT" enum:"auto,text,json" default:"auto" help:"Form of log lines: ${enum}; auto is text on a terminal."`
 }
 
+const defaultDataDir = "./data" // the default of DataDir
+
 // ServerConfig are the settings of serve.
 type ServerConfig struct {
 	Addr              string          `env:"DESKCOMM_ADDR" default:"127.0.0.1:8080" help:"Address the API listens on."`

@@ -114,7 +114,7 @@ func TestContainersSetOnlyWhatTheProgramReads(t *testing.T) {
 	}
 	known := knownVariables(parser.Model.Node)
 	// Those that compose itself reads, out of the shell or .env.
-	forCompose := []string{"DESKCOMM_DOMAIN", "DESKCOMM_PORT", "DESKCOMM_VERSION"}
+	forCompose := []string{"DOMAIN", "HTTP_PORT", "VERSION"}
 	set := regexp.MustCompile(`\b(?:DESKCOMM|DATABASE)_[A-Z_]+\b`)
 	read := regexp.MustCompile(`\$\{(\w+)[^}]*\}`)
 	for _, file := range []string{"Dockerfile", "docker-compose.yml", "docker-compose.tls.yml"} {

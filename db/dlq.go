@@ -254,7 +254,7 @@ const discardDeadSQL = `
 
 // Discard ends a dead delivery for good; the row stays with the reason.
 func (t *OrgTx) Discard(ctx context.Context, id uuid.UUID, reason string) error {
-	if reason == "" {
+	if strings.TrimSpace(reason) == "" {
 		return bus.Invalid("reason", "is required")
 	}
 	return t.resolve(ctx, discardDeadSQL, "delivery.discarded", id, named{"org_id": t.org, "id": id, "reason": reason})

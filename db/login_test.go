@@ -365,7 +365,7 @@ func TestPruningDeletesAllThatHasExpiredAndNothingElse(t *testing.T) {
 	t.Parallel()
 	w := alone(t)
 	// More than two steps of each; of each, one row is kept.
-	w.exec(`insert into sessions select 't' || n, '', clock_timestamp() - interval '1 second' from generate_series(1, 2500) n`)
+	w.exec(`insert into sessions select 't' || n, '', clock_timestamp() - interval '1 hour 1 second' from generate_series(1, 2500) n`)
 	w.exec(`insert into sessions values ('kept', '', clock_timestamp() + interval '1 hour')`)
 	w.exec(`insert into login_throttle (key, updated_at) select sha256(n::text::bytea), clock_timestamp() - interval '16 minutes' from generate_series(1, 2500) n`)
 	w.exec(`insert into login_throttle (key, updated_at) values (sha256('kept'), clock_timestamp() - interval '14 minutes')`)

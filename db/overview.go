@@ -14,6 +14,7 @@ type Overview struct {
 	WebhooksFailing  int // whose last attempt failed, or that are disabled
 	Channels         int
 	ChannelsWorking  int
+	ChannelsWaiting  int // that need somebody: to scan a code, or because they failed
 	LastEventAt      *time.Time
 	OldestDeadDiedAt *time.Time
 }
@@ -28,6 +29,9 @@ const showOverviewSQL = `
 	       (select count(*) from channel_sessions where organization_id = @org_id and archived_at is null)::int as channels,
 	       (select count(*) from channel_sessions
 	         where organization_id = @org_id and archived_at is null and status = 'WORKING')::int as channels_working,
+	       (select count(*) from channel_sessions
+	         where organization_id = @org_id and archived_at is null
+	           and status in ('SCAN_QR_CODE', 'PASSKEY_REQUIRED', 'PASSKEY_CONFIRMATION_REQUIRED', 'FAILED'))::int as channels_waiting,
 	       (select created_at from event_log where organization_id = @org_id order by id desc limit 1) as last_event_at,
 	       (select died_at from dead_delivery where organization_id = @org_id and state = 'dead'
 	         order by died_at, delivery_id limit 1) as oldest_dead_died_at`

@@ -28,8 +28,8 @@ type EventFilter struct {
 }
 
 // EventRow is an event and what became of it. Status is pending (relayed to
-// nobody yet, or work is left), held, dead, or done; a fact that nobody reads is
-// done.
+// nobody yet, or work is left), held, dead, discarded (nothing is left, and a
+// person gave a delivery up), or done; a fact that nobody reads is done.
 type EventRow struct {
 	ID         uuid.UUID
 	Type       bus.Type
@@ -49,7 +49,9 @@ const eventColumnsSQL = `
 	            else coalesce((select case when bool_and(s.enabled is false) then 'held' when count(*) > 0 then 'pending' end
 	                             from delivery d
 	                             left join webhook_subscriptions s on s.id = d.destination
-	                            where d.seq = p.seq), 'done')
+	                            where d.seq = p.seq),
+	                 case when exists (select from dead_delivery x where x.organization_id = e.organization_id and x.event_id = e.id and x.state = 'discarded')
+	                      then 'discarded' else 'done' end)
 	       end as status
 	  from event_log e
 	  left join event_position p on p.event_id = e.id`

@@ -126,7 +126,7 @@ const openSetupSQL = `
 // OpenSetup returns a new one-time setup token, or "" when the installation has
 // a user already. An earlier token is void.
 func (d *DB) OpenSetup(ctx context.Context) (string, error) {
-	token := base64.RawURLEncoding.EncodeToString(randomBytes(32))
+	token := base64.RawURLEncoding.EncodeToString(randomBytes(16)) // short enough for a line of a terminal
 	var opened bool
 	err := scan(ctx, d.pool, openSetupSQL, named{"hash": hashToken(token), "life": SetupLinkLife}, &opened)
 	if err = translate(err); err == bus.ErrNotFound { //nolint:errorlint // translate returns the sentinel bare

@@ -32,8 +32,8 @@ func projects(t *testing.T) map[string]*types.Project {
 	all := map[string]*types.Project{}
 	for name, with := range map[string]struct{ env, files []string }{
 		"alone":        {nil, []string{base}},
-		"another port": {[]string{"DESKCOMM_PORT=9090"}, []string{base}},
-		"with TLS":     {[]string{"DESKCOMM_DOMAIN=crm.example.com"}, []string{base, tls}},
+		"another port": {[]string{"HTTP_PORT=9090"}, []string{base}},
+		"with TLS":     {[]string{"DOMAIN=crm.example.com"}, []string{base, tls}},
 	} {
 		project, err := load(t, with.env, with.files...)
 		if err != nil {
@@ -72,8 +72,8 @@ func TestPortsAreOpenToThisMachineAloneUnlessBehindTLS(t *testing.T) {
 
 func TestTLSNeedsADomainAndSaysSo(t *testing.T) {
 	t.Parallel()
-	if _, err := load(t, nil, base, tls); err == nil || !strings.Contains(err.Error(), "DESKCOMM_DOMAIN") {
-		t.Errorf("without a domain: %v, want an error that names DESKCOMM_DOMAIN", err)
+	if _, err := load(t, nil, base, tls); err == nil || !strings.Contains(err.Error(), "DOMAIN") {
+		t.Errorf("without a domain: %v, want an error that names DOMAIN", err)
 	}
 	project := projects(t)["with TLS"]
 	if got := project.Services["deskcomm"].Environment["DESKCOMM_PUBLIC_URL"]; got == nil || *got != "https://crm.example.com" {

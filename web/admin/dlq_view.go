@@ -194,11 +194,16 @@ type confirmView struct {
 	ReasonRequired      bool
 	Alert               string
 	Rows                []confirmRow
+	Dead                bool // there is something left to decide about
 	Organization        string
 	Back, Cancel        string
 }
 
-type confirmRow struct{ ID, Type, Where, Error, Warning string }
+type confirmRow struct {
+	ID, Type, Entity, Where, Error string
+	Died                           moment
+	Warning                        string
+}
 
 // title is what a decision is called.
 func (v *visit) title(act action) string {
@@ -218,9 +223,14 @@ func (v *visit) confirmView(f frame, act action, rows []db.DeadDelivery) confirm
 		view.ReasonRequired = true
 	}
 	for _, d := range rows {
-		row := confirmRow{ID: d.ID.String(), Type: string(d.Type), Where: where(d.Consumer, d.DestinationURL), Error: short(maskText(d.LastError))}
+		row := confirmRow{
+			ID: d.ID.String(), Type: string(d.Type), Entity: entity(d.EntityKind, d.EntityID), Where: where(d.Consumer, d.DestinationURL),
+			Error: short(maskText(d.LastError)), Died: v.at(d.DiedAt),
+		}
 		if d.State != "dead" {
 			row.Warning = v.L.NotDeadAnyMore
+		} else {
+			view.Dead = true
 		}
 		view.Rows = append(view.Rows, row)
 	}

@@ -137,7 +137,7 @@ func TestEveryPageKeepsToThePolicy(t *testing.T) {
 		}
 		checkMarkup(t, name, page)
 	}
-	if text := textOf(pages["list in Portuguese"].Body.String()); !strings.Contains(text, "Entregas mortas") {
+	if text := textOf(pages["list in Portuguese"].Body.String()); !strings.Contains(text, "Entregas com falha") {
 		t.Errorf("the list in Portuguese says: %.200s", text)
 	}
 }

@@ -7,6 +7,7 @@ type labels struct {
 	Any                 string
 	ApplyFilter         string
 	Attempts            string
+	BackToList          string
 	BackToOverview      string
 	Cancel              string
 	Channels            string

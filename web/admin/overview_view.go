@@ -73,8 +73,8 @@ func (v *visit) overviewCards(o overview) []cardView {
 	channels := cardView{
 		Label: v.L.Channels, Number: v.number(o.Channels), Note: v.count("ChannelsWorking", o.ChannelsWorking),
 	}
-	if o.ChannelsWorking < o.Channels {
-		channels.Tone = "bad"
+	if o.ChannelsWaiting > 0 {
+		channels.Tone, channels.Note = "bad", v.count("ChannelsWaiting", o.ChannelsWaiting)
 	}
 	return []cardView{dead, events, webhooks, channels}
 }
@@ -90,7 +90,7 @@ func (v *visit) webhookRow(s db.Subscription) webhookRow {
 	case s.ConsecutiveFailures > 0:
 		row.Status, row.Note = v.badge("failing"), v.count("ConsecutiveFailures", s.ConsecutiveFailures)
 	case s.LastDeliveredAt != nil:
-		row.Status = v.badge("done")
+		row.Status = v.badge("delivering")
 	default:
 		row.Status = v.badge("waiting")
 	}
