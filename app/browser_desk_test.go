@@ -124,7 +124,7 @@ func (in install) sql(statement string, args ...any) {
 // count asks the database for a number.
 func (in install) count(query string, args ...any) (n int) {
 	in.Helper()
-	if err := dbtest.Conn(in.T, in.databaseURL()).QueryRow(in.Context(), query, args...).Scan(&n); err != nil {
+	if err := dbtest.Row(in.T, in.databaseURL(), query, args, &n); err != nil {
 		in.Fatal(query, err)
 	}
 	return n

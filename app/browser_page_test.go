@@ -80,7 +80,8 @@ func (p *page) back() {
 	send(p, protocol.NavigateToHistoryEntry, protocol.NavigateToHistoryEntryParams{EntryID: before.ID})
 	// A page that the browser has kept comes back without a load to wait for.
 	dbtest.Eventually(p.T, "the page before is back", func() bool {
-		return act(p, "read the history", chromedp.NavigationEntries()).CurrentIndex == history.CurrentIndex-1
+		now, err := chromedp.Run(p.ctx, chromedp.NavigationEntries()) // fails while pages change places
+		return err == nil && now.CurrentIndex == history.CurrentIndex-1
 	})
 	p.settle()
 }

@@ -79,7 +79,7 @@ func (p *page) inert(what string) {
 
 func (d *desk) ask(query string, args ...any) (text string) {
 	d.Helper()
-	if err := dbtest.Conn(d.T, d.databaseURL()).QueryRow(d.Context(), query, args...).Scan(&text); err != nil {
+	if err := dbtest.Row(d.T, d.databaseURL(), query, args, &text); err != nil {
 		d.Fatal(err)
 	}
 	return text

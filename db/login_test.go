@@ -164,7 +164,7 @@ func TestRefusedTryIsNotCountedAndDoesNotExtendTheWait(t *testing.T) {
 func (w world) text(sql string, args ...any) string {
 	w.Helper()
 	var text string
-	if err := dbtest.Conn(w.T, w.url).QueryRow(w.Context(), sql, args...).Scan(&text); err != nil {
+	if err := dbtest.Row(w.T, w.url, sql, args, &text); err != nil {
 		w.Fatal(err)
 	}
 	return text

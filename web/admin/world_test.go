@@ -131,7 +131,7 @@ func (w *world) platform(scope db.PlatformScope) (email string) {
 
 func (w *world) exec(sql string, args ...any) {
 	w.Helper()
-	if _, err := dbtest.Conn(w.TB, w.url).Exec(w.Context(), sql, args...); err != nil {
+	if _, err := dbtest.Exec(w.TB, w.url, sql, args...); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -139,7 +139,7 @@ func (w *world) exec(sql string, args ...any) {
 func (w *world) count(sql string, args ...any) int {
 	w.Helper()
 	var n int
-	if err := dbtest.Conn(w.TB, w.url).QueryRow(w.Context(), "select count(*) "+sql, args...).Scan(&n); err != nil {
+	if err := dbtest.Row(w.TB, w.url, "select count(*) "+sql, args, &n); err != nil {
 		w.Fatal(err)
 	}
 	return n
@@ -203,9 +203,9 @@ func (w *world) state(id uuid.UUID) string {
 	w.Helper()
 	var state string
 	var pending int
-	err := dbtest.Conn(w.TB, w.url).QueryRow(w.Context(), `
-		select x.state, (select count(*) from delivery d where d.event_id = x.event_id) from dead_delivery x where x.delivery_id = $1`, id).
-		Scan(&state, &pending)
+	err := dbtest.Row(w.TB, w.url, `
+		select x.state, (select count(*) from delivery d where d.event_id = x.event_id) from dead_delivery x where x.delivery_id = $1`,
+		[]any{id}, &state, &pending)
 	if err != nil {
 		w.Fatal(err)
 	}
