@@ -149,7 +149,7 @@ func (l *locale) moment(at, now time.Time, zone *time.Location) moment {
 
 // ago says how long ago d was, or how far ahead when it is negative.
 func (l *locale) ago(d time.Duration) string {
-	if d < 0 {
+	if d <= -time.Second {
 		return l.text("In", "D", l.span(-d))
 	}
 	if d < 5*time.Second {

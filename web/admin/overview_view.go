@@ -9,7 +9,7 @@ import (
 type overviewView struct {
 	frame
 
-	URL      string // of the page itself
+	URL      string // of the page itself, to ask again; "" when each look is audited
 	Zone     string
 	Cards    []cardView
 	Events   []eventRow
@@ -36,7 +36,10 @@ type webhookRow struct {
 }
 
 func (v *visit) overviewView(f frame, o overview) overviewView {
-	view := overviewView{frame: f, URL: v.scope.url("/admin/"), Zone: v.zoneNote(), Cards: v.overviewCards(o)}
+	view := overviewView{frame: f, Zone: v.zoneNote(), Cards: v.overviewCards(o)}
+	if !v.scope.platform {
+		view.URL = v.scope.url("/admin/")
+	}
 	for _, e := range o.events {
 		view.Events = append(view.Events, eventRow{
 			ID: e.ID.String(), URL: v.scope.url("/admin/events/" + e.ID.String()), Type: string(e.Type), Entity: entity(e.EntityKind, e.EntityID),
@@ -70,8 +73,8 @@ func (v *visit) overviewCards(o overview) []cardView {
 	channels := cardView{
 		Label: v.L.Channels, Number: v.number(o.Channels), Note: v.count("ChannelsWorking", o.ChannelsWorking),
 	}
-	if o.ChannelsWorking < o.Channels {
-		channels.Tone = "bad"
+	if o.ChannelsWaiting > 0 {
+		channels.Tone, channels.Note = "bad", v.count("ChannelsWaiting", o.ChannelsWaiting)
 	}
 	return []cardView{dead, events, webhooks, channels}
 }
@@ -87,7 +90,7 @@ func (v *visit) webhookRow(s db.Subscription) webhookRow {
 	case s.ConsecutiveFailures > 0:
 		row.Status, row.Note = v.badge("failing"), v.count("ConsecutiveFailures", s.ConsecutiveFailures)
 	case s.LastDeliveredAt != nil:
-		row.Status = v.badge("done")
+		row.Status = v.badge("delivering")
 	default:
 		row.Status = v.badge("waiting")
 	}
