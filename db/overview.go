@@ -20,7 +20,8 @@ type Overview struct {
 }
 
 const showOverviewSQL = `
-	select (select count(*) from (select from dead_delivery where organization_id = @org_id and state in ('dead', 'uncertain') limit @cap) x)::int as dead,
+	select (select count(*) from (select from dead_delivery where organization_id = @org_id and state in ('dead', 'uncertain')
+	          order by died_at desc, delivery_id desc limit @cap) x)::int as dead,
 	       (select count(*) from (select from event_log
 	          where organization_id = @org_id and id >= uuid_v7_floor(clock_timestamp() - interval '24 hours') limit @cap) x)::int as events_today,
 	       (select count(*) from webhook_subscriptions where organization_id = @org_id and deleted_at is null)::int as webhooks,
@@ -38,6 +39,9 @@ const showOverviewSQL = `
 
 // Overview looks at the organization as a whole.
 func (t *OrgTx) Overview(ctx context.Context) (Overview, error) {
+	if _, err := t.tx.Exec(ctx, planAnewSQL); err != nil { // how far to count decides how
+		return Overview{}, wrap("look at the organization", err)
+	}
 	o, err := one[Overview](ctx, t.tx, showOverviewSQL, named{"org_id": t.org, "cap": CountCap + 1})
 	return o, wrap("look at the organization", err)
 }

@@ -73,7 +73,7 @@ func (v *visit) deadListView(f frame, wanted filter, list deadList) deadListView
 		MayAct: v.scope.mayAct, ShowOrganization: v.scope.all(), Back: wanted.query(),
 	}
 	if list.total > 0 {
-		view.Count = v.count("DeadCount", list.total, "Count", v.capped(list.total))
+		view.Count = v.count("DeadCount", list.total, "Count", v.capped(list.total, db.CountCap))
 	}
 	if wanted.narrows() {
 		view.ClearURL, view.Empty = v.scope.url("/admin/dlq"), v.L.NothingMatches
@@ -184,7 +184,7 @@ func (v *visit) newsView(f filter, n int) newsView {
 		return newsView{}
 	}
 	return newsView{
-		Text: v.count("News", n, "Count", v.capped(n)), URL: v.scope.url("/admin/dlq", f.pairs()...),
+		Text: v.count("News", n, "Count", v.capped(n, db.CountCap)), URL: v.scope.url("/admin/dlq", f.pairs()...),
 	}
 }
 

@@ -11,8 +11,6 @@ import (
 
 	"github.com/nicksnyder/go-i18n/v2/i18n"
 	"golang.org/x/text/language"
-
-	"github.com/deskcomm/deskcomm/db"
 )
 
 //go:embed locales/*.json
@@ -119,10 +117,10 @@ func (l *locale) number(n int) string {
 	return sign + digits
 }
 
-// capped prints a count that was made up to db.CountCap; one more means more.
-func (l *locale) capped(n int) string {
-	if n > db.CountCap {
-		return l.number(db.CountCap) + "+"
+// capped prints a count that was made up to limit; one more means more.
+func (l *locale) capped(n, limit int) string {
+	if n > limit {
+		return l.number(limit) + "+"
 	}
 	return l.number(n)
 }

@@ -73,7 +73,7 @@ func TestNumbersAreGroupedAsTheLanguageDoes(t *testing.T) {
 		}
 	}
 	for n, want := range map[int]string{0: "0", 9999: "9,999", 10000: "10,000", 10001: "10,000+"} {
-		if got := en.capped(n); got != want {
+		if got := en.capped(n, 10000); got != want {
 			t.Errorf("capped(%d) = %s, want %s", n, got, want)
 		}
 	}

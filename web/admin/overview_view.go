@@ -54,7 +54,7 @@ func (v *visit) overviewView(f frame, o overview) overviewView {
 
 func (v *visit) overviewCards(o overview) []cardView {
 	dead := cardView{
-		Label: v.L.Dead, Number: v.capped(o.Dead), Note: v.L.DeadNone, URL: v.scope.url("/admin/dlq"), Tone: "good",
+		Label: v.L.Dead, Number: v.capped(o.Dead, db.CountCap), Note: v.L.DeadNone, URL: v.scope.url("/admin/dlq"), Tone: "good",
 	}
 	if o.Dead > 0 {
 		dead.Tone, dead.Note = "bad", v.L.DeadSome
@@ -62,7 +62,7 @@ func (v *visit) overviewCards(o overview) []cardView {
 	if o.OldestDeadDiedAt != nil {
 		dead.Note = v.text("DeadOldest", "Ago", v.at(*o.OldestDeadDiedAt).Ago)
 	}
-	events := cardView{Label: v.L.EventsToday, Number: v.capped(o.EventsToday), Note: v.L.NoEvents}
+	events := cardView{Label: v.L.EventsToday, Number: v.capped(o.EventsToday, db.CountCap), Note: v.L.NoEvents}
 	if o.LastEventAt != nil {
 		events.Note = v.text("LastEvent", "Ago", v.at(*o.LastEventAt).Ago)
 	}
@@ -114,7 +114,7 @@ func (v *visit) organizationsView(f frame, list []db.OrganizationDead) organizat
 	for _, o := range list {
 		s := scope{param: o.ID.String()}
 		view.Organizations = append(view.Organizations, organizationRow{
-			Name: o.Name, URL: s.url("/admin/"), Dead: v.capped(o.Dead), DeadURL: s.url("/admin/dlq"), Status: v.badge(o.Status),
+			Name: o.Name, URL: s.url("/admin/"), Dead: v.capped(o.Dead, db.OrganizationCountCap), DeadURL: s.url("/admin/dlq"), Status: v.badge(o.Status),
 		})
 	}
 	return view
