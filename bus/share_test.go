@@ -2,7 +2,9 @@ package bus_test
 
 import (
 	"context"
+	"log/slog"
 	"maps"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,12 +16,10 @@ import (
 	"github.com/deskcomm/deskcomm/bus/bustest"
 )
 
-// shares counts what is being handled for each organization and destination,
-// until it is told to let it go.
+// shares counts what is being handled for each organization and destination.
 type shares struct {
 	mu     sync.Mutex
 	inHand map[uuid.UUID]int
-	most   int
 }
 
 func (s *shares) add(d *bus.Delivery, n int) {
@@ -31,13 +31,6 @@ func (s *shares) add(d *bus.Delivery, n int) {
 	for _, id := range []uuid.UUID{d.OrgID, d.Destination} {
 		s.inHand[id] += n
 	}
-	total := 0
-	for id, n := range s.inHand {
-		if id != d.Destination {
-			total += n
-		}
-	}
-	s.most = max(s.most, total)
 }
 
 // hang keeps what it gets until the drainer stops.
@@ -168,4 +161,53 @@ func TestInvariant12AHundredOrganizationsTakeTurns(t *testing.T) {
 		bustest.Advance(time.Second)
 		r.wantCount("done", organizations*each)
 	}, handler{reader("shared", concurrency(16)), handle})
+}
+
+func TestInvariant12DestinationsThatHaveTheirHalfGoOnWhenTheirSlotsAreFree(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(r *rig) {
+		for range 2 {
+			org := uuid.New()
+			r.log.EmitTo(org, uuid.New(), happened, 100)
+			r.log.EmitTo(org, uuid.New(), happened, 1)
+		}
+		r.drainer.Poll = time.Hour
+		r.start()
+		bustest.Advance(500 * time.Millisecond)
+		r.wantCount("processing", 6)
+		bustest.Advance(time.Minute)
+		r.wantCount("done", 202)
+	}, handler{reader("shared", concurrency(16)), after(time.Second)})
+}
+
+// slowLog takes a second to write that a suspect is tried.
+type slowLog struct{ slog.Handler }
+
+func (h slowLog) Handle(ctx context.Context, record slog.Record) error {
+	if strings.HasPrefix(record.Message, "tried alone") {
+		<-time.After(time.Second)
+	}
+	return h.Handler.Handle(ctx, record)
+}
+
+func TestInvariant12SlotsThatAreFreeBeforeTheClaimIsReadAreNotLost(t *testing.T) {
+	t.Parallel()
+	const elsewhere bus.Type = "custom.elsewhere"
+	shared, other := reader("shared", concurrency(16)), reader("other", func(c *bus.Consumer) { c.Types = []bus.Type{elsewhere} })
+	inBubble(t, func(r *rig) {
+		r.log.Emit(elsewhere, 1)
+		r.die(other)
+		bustest.Advance(31 * time.Second)
+		if _, err := r.log.Claim(r.Context(), bus.Claim{Wants: []bus.Want{{Consumer: other.Name, Limit: 1}}}); err != nil {
+			r.Fatal(err)
+		}
+		for range 2 {
+			r.log.EmitTo(uuid.New(), uuid.Nil, happened, 50)
+		}
+		r.drainer.Poll = time.Hour
+		r.drainer.Logger = slog.New(slowLog{r.drainer.Logger.Handler()})
+		r.start()
+		bustest.Advance(time.Minute)
+		r.wantCount("done", 100)
+	}, handler{shared, succeed}, handler{other, untilCancelled})
 }

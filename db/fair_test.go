@@ -67,13 +67,12 @@ func TestInvariant12AnEventIsHandledWhileAHundredThousandOfAnotherOrganizationHa
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- drainer.Run(ctx) }()
-	for range h.Consumer().Concurrency {
-		<-h.started
-	}
+	dbtest.Eventually(t, "all slots are the noisy organization's", func() bool { return len(h.started) == h.Consumer().Concurrency })
 	for range 3 {
 		want := quiet.emit("custom.share")
 		quiet.relay()
 		wake <- struct{}{}
+		dbtest.Eventually(t, "the quiet organization's event is handled", func() bool { return len(h.handled) > 0 })
 		if got := <-h.handled; got != want {
 			t.Errorf("handled %s, want %s", got, want)
 		}
