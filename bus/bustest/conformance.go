@@ -81,6 +81,8 @@ func Conformance(t *testing.T, newLog func(t *testing.T) Subject) {
 		"what is in hand counts":                                       inHandCounts,
 		"the overflow is for who is below their share":                 overflowIsForOthers,
 		"a destination has half while another has due work":            destinationsHaveHalf,
+		"a destination has half of a share while others are due":       destinationHasHalfOfTheShare,
+		"a destination has half of a share in the overflow":            destinationHasHalfInTheOverflow,
 		"a destination is not kept waiting by one that hangs":          destinationBesideAGreedyOne,
 		"a hundred organizations take turns":                           organizationsTakeTurns,
 		"what waits for a pause hides nothing":                         pausedHidesNothing,

@@ -85,6 +85,9 @@ func inHandCounts(b bench) {
 func overflowIsForOthers(b bench) {
 	noisy, quiet, third := b.log.NewOrg(), b.log.NewOrg(), b.log.NewOrg()
 	held := bus.InHand{OrgID: noisy, Count: 16}
+	b.log.EmitTo(noisy, uuid.Nil, b.typ, 2)
+	b.log.EmitTo(quiet, uuid.Nil, b.typ, 1)
+	b.wantShares("of three", b.share(b.sharing(0, 4, held)), map[uuid.UUID]int{quiet: 1})
 	b.log.EmitTo(noisy, uuid.Nil, b.typ, 100)
 	b.log.EmitTo(quiet, uuid.Nil, b.typ, 3)
 	b.wantShares("beside one that fills all slots", b.share(b.sharing(0, 4, held)), map[uuid.UUID]int{quiet: 3})
@@ -103,6 +106,26 @@ func destinationsHaveHalf(b bench) {
 	b.wantShares("of two destinations of one that is alone", count(b.claimWant(b.sharing(16, 4)), to), map[uuid.UUID]int{x: 8, y: 8})
 	b.log.EmitTo(other, uuid.Nil, b.typ, 10)
 	b.wantShares("of two destinations and another organization", count(b.claimWant(b.sharing(16, 4)), to), map[uuid.UUID]int{x: 2, y: 2, uuid.Nil: 4})
+}
+
+func destinationHasHalfInTheOverflow(b bench) {
+	org, few, many := b.log.NewOrg(), uuid.New(), uuid.New()
+	b.log.EmitTo(org, few, b.typ, 1)
+	b.log.EmitTo(org, many, b.typ, 3)
+	held := bus.InHand{OrgID: b.log.NewOrg(), Count: 16}
+	to := func(d bus.Delivery) uuid.UUID { return d.Destination }
+	b.wantShares("of a few in the overflow", count(b.claimWant(b.sharing(0, 5, held)), to), map[uuid.UUID]int{few: 1, many: 2})
+}
+
+func destinationHasHalfOfTheShare(b bench) {
+	org, other := b.log.NewOrg(), b.log.NewOrg()
+	x, y := uuid.New(), uuid.New()
+	b.log.EmitTo(org, x, b.typ, 20)
+	b.log.EmitTo(org, y, b.typ, 1)
+	b.log.EmitTo(other, uuid.Nil, b.typ, 20)
+	to := func(d bus.Delivery) uuid.UUID { return d.Destination }
+	b.wantShares("of 20 beside 1", count(b.claimWant(b.sharing(16, 4)), to), map[uuid.UUID]int{x: 2, y: 1, uuid.Nil: 4})
+	b.log.EmitTo(org, y, b.typ, 20)
 	held := bus.InHand{OrgID: org, Destination: x, Count: 2}
 	b.wantShares("beside a destination with its half", count(b.claimWant(b.sharing(14, 4, held)), to), map[uuid.UUID]int{y: 2, uuid.Nil: 4})
 }
@@ -120,6 +143,11 @@ func destinationBesideAGreedyOne(b bench) {
 	more := []bus.InHand{held, {OrgID: org, Destination: x, Count: 1}, {OrgID: org, Destination: y, Count: 1}}
 	b.log.EmitTo(other, uuid.Nil, b.typ, 5)
 	b.wantShares("of what is kept for organizations", count(b.claimWant(b.sharing(0, 2, more...)), to), map[uuid.UUID]int{uuid.Nil: 2})
+	b.log.EmitTo(org, uuid.New(), b.typ, 1)
+	got := count(b.claimWant(b.sharing(0, 4, more...)), to)
+	if others := got[uuid.Nil]; others != 3 || len(got) != 2 {
+		b.Errorf("Claim() gives %v of four slots, want 3 to the organization below its share and 1 more", got)
+	}
 }
 
 func organizationsTakeTurns(b bench) {

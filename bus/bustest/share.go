@@ -17,7 +17,6 @@ func (r *row) flow() flow { return flow{r.key.OrgID, r.key.Destination} }
 // sharing is one consumer's part of a claim, as it is filled.
 type sharing struct {
 	bus.Want
-	slots        int // of the consumer, without the overflow
 	left         []*row
 	taken        []*row
 	side         int
@@ -33,11 +32,10 @@ func share(w bus.Want, due, taken []*row) []*row {
 		return append(taken, due[:min(max(w.Limit-len(taken), 0), len(due))]...)
 	}
 	s := sharing{
-		Want: w, slots: w.Limit, left: due, taken: taken, orgs: make(map[uuid.UUID]int), flows: make(map[flow]int),
+		Want: w, left: due, taken: taken, orgs: make(map[uuid.UUID]int), flows: make(map[flow]int),
 		destinations: destinations(due),
 	}
 	for _, h := range w.InHand {
-		s.slots += h.Count
 		s.orgs[h.OrgID] += h.Count
 		s.flows[flow{h.OrgID, h.Destination}] += h.Count
 	}
@@ -118,10 +116,7 @@ func (s *sharing) aside(r *row) bool {
 
 // spare is the rule for what is free when all have had their share: it is for who
 // alone has more.
-func (s *sharing) spare(r *row) bool {
-	left := destinations(s.left)
-	return len(s.taken) < s.Limit && len(left) == 1 && (len(left[r.key.OrgID]) == 1 || s.flows[r.flow()] < half(s.slots))
-}
+func (s *sharing) spare(*row) bool { return len(s.taken) < s.Limit && len(destinations(s.left)) == 1 }
 
 // mayStart reports whether there is a slot for r, if there is one for anybody of
 // its organization.

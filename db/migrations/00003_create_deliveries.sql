@@ -351,7 +351,7 @@ end $$;
 -- p_after, those with the least in hand first, each up to its share, of which one destination has at most half while
 -- another of them has due work. A destination below that half may have one of p_side slots when a greedy one beside it
 -- has used up the organization's share. What is free after that is for the one organization that still has due work, if
--- it is the only one, and there too a destination has at most half of the slots while another has due work.
+-- it is the only one, for the destinations with the least in hand first.
 --
 -- Pairs are looked up by ranges and in the order of their index: by equality, the planner may take the index of what is due
 -- and walk over all that others have in it.
@@ -394,12 +394,10 @@ begin
                    + coalesce((select sum(h.n) from held h where h.organization_id = f.organization_id), 0) as by_organization,
                case when f.destination = c_none then 0 else f.n
                    + coalesce((select sum(h.n) from held h where h.organization_id = f.organization_id and h.destination = f.destination), 0)
-               end as by_destination,
-               (select o.status from organizations o where o.id = f.organization_id) = 'active'
-                   and coalesce((select s.enabled from webhook_subscriptions s where s.id = f.destination), true) as may
+               end as by_destination
           from flow f
     )
-    select coalesce(bool_and(may and by_organization <= p_share and by_destination <= v_half), true)
+    select coalesce(bool_and(by_organization <= p_share and by_destination <= v_half), true)
            and coalesce(sum(n), 0) < v_room
       into v_fits
       from used;
@@ -491,13 +489,13 @@ begin
     end if;
     v_single := v_flow_orgs[1];
     with flow as materialized (
-        select f.destination, count(*) over () as flows,
+        select f.destination,
                coalesce((select sum(h.n) from unnest(p_orgs, p_destinations, p_held) h (o, d, n) where h.o = v_single and h.d = f.destination), 0)
                    + (select count(*) from delivery d where d.ctid = any (v_taken) and d.organization_id = v_single and d.destination = f.destination)
                    as by_destination
           from unnest(v_flow_targets) f (destination)
     ), waiting as (
-        select f.destination, f.flows, d.due_at, f.by_destination + row_number() over (partition by f.destination order by d.due_at) as in_destination
+        select f.destination, d.due_at, f.by_destination + row_number() over (partition by f.destination order by d.due_at) as in_destination
           from flow f
          cross join lateral (
             select d.due_at
@@ -514,7 +512,6 @@ begin
     ), chosen as (
         select w.destination
           from waiting w
-         where w.flows = 1 or w.in_destination <= greatest((p_limit + coalesce((select sum(n) from unnest(p_held) n), 0)) / 2, 1)
          order by w.in_destination, w.due_at
          limit p_limit - cardinality(v_taken)
     ), quota as (
