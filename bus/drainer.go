@@ -20,7 +20,8 @@ const unavailableWait = 5 * time.Second
 
 // Drainer claims due deliveries for a set of handlers, runs them and settles
 // what they return. One Drainer serves all consumers of a process; each has its
-// own slots, so that none waits for another.
+// own slots, so that none waits for another, and in them no organization and no
+// destination waits for the work of another that hangs; see Want.
 type Drainer struct {
 	Log      Log
 	Handlers []Handler
@@ -35,7 +36,7 @@ type run struct {
 	*Drainer
 	consumers []*consumerSlots
 	byName    map[string]*consumerSlots
-	freed     chan struct{}   // a slot became free after a claim had filled all
+	freed     chan struct{}   // a slot became free after a claim had left something out
 	results   chan Settlement // has room for a verdict from every slot, so that no handler waits for the settler
 	handlers  sync.WaitGroup
 	refused   sync.WaitGroup // verdicts that are written alone; see settle
@@ -79,10 +80,10 @@ func (d *Drainer) newRun() *run {
 	}
 	room := 0
 	for _, h := range d.Handlers {
-		slots := &consumerSlots{handler: h, consumer: h.Consumer()}
+		slots := newSlots(h)
 		r.consumers = append(r.consumers, slots)
 		r.byName[slots.consumer.Name] = slots
-		room += slots.consumer.Concurrency
+		room += slots.all()
 	}
 	r.results = make(chan Settlement, room)
 	return r
@@ -138,8 +139,8 @@ func (r *run) claimLoop(ctx, work context.Context) {
 func (r *run) claimOnce(work context.Context) (bool, error) {
 	wants := make([]Want, 0, len(r.consumers))
 	for _, slots := range r.consumers {
-		if free := slots.free(); free > 0 {
-			wants = append(wants, Want{Consumer: slots.consumer.Name, Limit: min(free, claimBatch)})
+		if w, ok := slots.want(); ok {
+			wants = append(wants, w)
 		}
 	}
 	if len(wants) == 0 {
@@ -149,15 +150,14 @@ func (r *run) claimOnce(work context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	got := make(map[string]int, len(wants))
+	got := make(map[string][]Key, len(wants))
 	for _, d := range claimed { // each copied: a slow one must not keep the payloads of the others
-		got[d.Consumer]++
+		got[d.Consumer] = append(got[d.Consumer], d.Key)
 		r.start(work, &d)
 	}
 	more := false
 	for _, w := range wants {
-		full := got[w.Consumer] == w.Limit
-		if r.byName[w.Consumer].setHungry(full) {
+		if r.byName[w.Consumer].claimed(w, got[w.Consumer]) {
 			more = true
 		}
 	}
@@ -172,7 +172,7 @@ func (r *run) start(work context.Context, d *Delivery) {
 		r.Logger.ErrorContext(work, "claimed for a consumer that was not asked for", "consumer", d.Consumer)
 		return
 	}
-	slots.take()
+	slots.take(d)
 	if d.Suspect {
 		r.suspect.Store(true)
 		r.Logger.InfoContext(work, "tried alone, its process died", Settlement{Delivery: d}.attrs()...)
@@ -290,7 +290,7 @@ func (r *run) release(d *Delivery) {
 	if d.Suspect {
 		r.suspect.Store(false)
 	}
-	if r.byName[d.Consumer].give() || d.Suspect {
+	if r.byName[d.Consumer].give(d) || d.Suspect {
 		select {
 		case r.freed <- struct{}{}:
 		default:

@@ -3,6 +3,8 @@ package bus
 import (
 	"context"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // Log is what the drain loop needs of the database.
@@ -30,10 +32,30 @@ type Claim struct {
 	Suspect bool // one of them may be a suspect
 }
 
-// Want asks for up to Limit deliveries of a consumer.
+// Want asks for up to Limit deliveries of a consumer, and for up to Overflow more
+// of organizations that have less than Share in hand.
+//
+// While several organizations have due work, none gets more than makes up Share
+// with what it has in hand; the one that is alone may get all of Limit. Of what
+// an organization may have, one destination gets at most half while another of
+// them has due work. Organizations with the least in hand come first, and among
+// those the next after After.
 type Want struct {
 	Consumer string
 	Limit    int
+	Overflow int
+	Side     int // part of Overflow for a destination whose organization has its share used up by another destination
+	Share    int // 0 is no bound
+	After    uuid.UUID
+	InHand   []InHand
+}
+
+// InHand is how many deliveries for a destination of an organization are being
+// handled.
+type InHand struct {
+	OrgID       uuid.UUID
+	Destination uuid.UUID
+	Count       int
 }
 
 // Lease names a delivery and the token it was claimed under.

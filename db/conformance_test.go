@@ -39,14 +39,31 @@ func (s *subject) Register(consumers ...bus.Consumer) {
 	}
 }
 
-func (s *subject) Emit(typ bus.Type, n int) []uuid.UUID {
+func (s *subject) Emit(typ bus.Type, n int) []uuid.UUID { return s.EmitTo(s.org, uuid.Nil, typ, n) }
+
+func (s *subject) NewOrg() uuid.UUID { return dbtest.Org(s.t, s.DB) }
+
+func (s *subject) Suspend(org uuid.UUID) {
+	s.t.Helper()
+	s.exec("update organizations set status = 'suspended', suspended_at = now() where id = $1", org)
+}
+
+func (s *subject) Disable(org, destination uuid.UUID) {
+	s.t.Helper()
+	s.exec(`insert into webhook_subscriptions (id, organization_id, url, event_types, enabled)
+		values ($1, $2, 'https://receiver.example/', '{custom.disabled}', false)`, destination, org)
+}
+
+// EmitTo gives the deliveries their destination when they have been relayed. The
+// consumers are the test's own, so nobody claims them before.
+func (s *subject) EmitTo(org, destination uuid.UUID, typ bus.Type, n int) []uuid.UUID {
 	s.t.Helper()
 	events := make([]db.NewEvent, n)
 	for i := range events {
 		events[i] = db.NewEvent{Type: typ, EntityKind: "thing"}
 	}
 	var ids []uuid.UUID
-	err := s.InOrg(s.t.Context(), s.org, dbtest.Actor(), func(tx *db.OrgTx) (err error) {
+	err := s.InOrg(s.t.Context(), org, dbtest.Actor(), func(tx *db.OrgTx) (err error) {
 		ids, err = tx.EmitAll(s.t.Context(), events)
 		return err
 	})
@@ -56,16 +73,23 @@ func (s *subject) Emit(typ bus.Type, n int) []uuid.UUID {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	if destination != uuid.Nil {
+		s.exec("update delivery set destination = $1 where organization_id = $2 and event_id = any ($3)", destination, org, ids)
+	}
 	return ids
+}
+
+func (s *subject) exec(sql string, args ...any) {
+	s.t.Helper()
+	if _, err := s.conn.Exec(s.t.Context(), sql, args...); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 // Elapse moves rows in time, not the clock.
 func (s *subject) Elapse(d time.Duration) {
 	s.t.Helper()
-	_, err := s.conn.Exec(s.t.Context(), "update delivery set due_at = due_at - $2::interval where organization_id = $1", s.org, d)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	s.exec("update delivery set due_at = due_at - $2::interval where organization_id = $1", s.org, d)
 }
 
 func (s *subject) State(event uuid.UUID, consumer string) bustest.State {

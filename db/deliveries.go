@@ -30,7 +30,8 @@ func (d *DB) Relay(ctx context.Context) (int, error) {
 const claimDeliveriesSQL = `
 	select consumer_id, destination, org_id, lane, seq, token, consumer, attempt, budgeted, max_attempts, suspect, unknown,
 	       id, type, entity_kind, entity_id, payload, metadata, created_at
-	  from claim_deliveries(@consumers, @limits, @suspect, @lease_time)`
+	  from claim_deliveries(@consumers, @limits, @overflows, @sides, @shares, @after,
+	           @held_consumers, @held_orgs, @held_destinations, @held, @suspect, @lease_time)`
 
 type claimedRow struct {
 	bus.Key
@@ -52,13 +53,9 @@ type claimedRow struct {
 
 // Claim leases due deliveries of several consumers at once.
 func (d *DB) Claim(ctx context.Context, c bus.Claim) ([]bus.Delivery, error) {
-	names, limits := make([]string, len(c.Wants)), make([]int, len(c.Wants))
-	for i, w := range c.Wants {
-		names[i], limits[i] = w.Consumer, w.Limit
-	}
-	rows, err := collect[claimedRow](ctx, d.pool, claimDeliveriesSQL, named{
-		"consumers": names, "limits": limits, "suspect": c.Suspect, "lease_time": d.lease,
-	})
+	args := wantColumns(c.Wants)
+	args["suspect"], args["lease_time"] = c.Suspect, d.lease
+	rows, err := collect[claimedRow](ctx, d.pool, claimDeliveriesSQL, args)
 	if err != nil {
 		return nil, wrap("claim deliveries", err)
 	}
@@ -74,6 +71,27 @@ func (d *DB) Claim(ctx context.Context, c bus.Claim) ([]bus.Delivery, error) {
 		}
 	}
 	return claimed, nil
+}
+
+// wantColumns turns wants into one array for each of their fields, and what they
+// have in hand into more.
+func wantColumns(wants []bus.Want) named {
+	n := len(wants)
+	names, after := make([]string, n), make([]uuid.UUID, n)
+	limits, overflows, sides, shares := make([]int, n), make([]int, n), make([]int, n), make([]int, n)
+	heldConsumers, heldOrgs, heldDestinations, held := []string{}, []uuid.UUID{}, []uuid.UUID{}, []int{}
+	for i, w := range wants {
+		names[i], after[i] = w.Consumer, w.After
+		limits[i], overflows[i], sides[i], shares[i] = w.Limit, w.Overflow, w.Side, w.Share
+		for _, h := range w.InHand {
+			heldConsumers, held = append(heldConsumers, w.Consumer), append(held, h.Count)
+			heldOrgs, heldDestinations = append(heldOrgs, h.OrgID), append(heldDestinations, h.Destination)
+		}
+	}
+	return named{
+		"consumers": names, "limits": limits, "overflows": overflows, "sides": sides, "shares": shares, "after": after,
+		"held_consumers": heldConsumers, "held_orgs": heldOrgs, "held_destinations": heldDestinations, "held": held,
+	}
 }
 
 const extendLeasesSQL = `

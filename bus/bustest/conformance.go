@@ -18,6 +18,14 @@ type Subject interface {
 	Register(consumers ...bus.Consumer)
 	// Emit appends n events of a type and makes their deliveries due.
 	Emit(typ bus.Type, n int) []uuid.UUID
+	// NewOrg returns an organization that nobody else uses.
+	NewOrg() uuid.UUID
+	// EmitTo is Emit for an organization, with a destination or the zero one.
+	EmitTo(org, destination uuid.UUID, typ bus.Type, n int) []uuid.UUID
+	// Suspend makes an organization's deliveries wait.
+	Suspend(org uuid.UUID)
+	// Disable makes the deliveries for a destination of an organization wait.
+	Disable(org, destination uuid.UUID)
 	// Elapse makes the deliveries of what was emitted as old as if d had passed.
 	Elapse(d time.Duration)
 	// State tells what has become of an event for a consumer.
@@ -67,6 +75,17 @@ func Conformance(t *testing.T, newLog func(t *testing.T) Subject) {
 		"twenty claimers handle each of a thousand once":               twentyClaimers,
 		"settling and extending the same leases at once hinder no one": settleWhileExtending,
 		"the deliveries of an event to two consumers know of no other": consumersAreApart,
+		"who is alone gets all slots":                                  aloneGetsAll,
+		"one event is claimed first beside a thousand of another":      oneBesideAThousand,
+		"each of two has a share while both have due work":             twoHaveTheirShares,
+		"what is in hand counts":                                       inHandCounts,
+		"the overflow is for who is below their share":                 overflowIsForOthers,
+		"a destination has half while another has due work":            destinationsHaveHalf,
+		"a destination has half of a share while others are due":       destinationHasHalfOfTheShare,
+		"a destination has half of a share in the overflow":            destinationHasHalfInTheOverflow,
+		"a destination is not kept waiting by one that hangs":          destinationBesideAGreedyOne,
+		"a hundred organizations take turns":                           organizationsTakeTurns,
+		"what waits for a pause hides nothing":                         pausedHidesNothing,
 	}
 	for name, test := range suite {
 		t.Run(name, func(t *testing.T) {

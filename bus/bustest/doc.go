@@ -4,6 +4,6 @@
 // is what keeps the fake honest: the drain loop is tested on the fake, where
 // time costs nothing, and the fake and Postgres pass the same suite.
 //
-// The fake claims, settles and extends; it knows nothing of relaying, lanes and
-// fairness between organizations.
+// The fake claims in shares, settles and extends; it knows nothing of relaying and
+// lanes.
 package bustest

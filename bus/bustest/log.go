@@ -20,6 +20,8 @@ type Log struct {
 
 	mu        sync.Mutex
 	elapsed   time.Duration
+	org       uuid.UUID          // of what is emitted without one
+	paused    map[uuid.UUID]bool // organizations that are suspended and destinations that are disabled
 	token     int64
 	seq       int64
 	consumers []bus.Consumer // the id of a consumer is its place, from 1
@@ -45,7 +47,7 @@ type row struct {
 
 // NewLog returns a Log with consumers registered.
 func NewLog(consumers ...bus.Consumer) *Log {
-	l := &Log{Lease: 30 * time.Second, byKey: make(map[bus.Key]*row)}
+	l := &Log{Lease: 30 * time.Second, org: uuid.New(), paused: make(map[uuid.UUID]bool), byKey: make(map[bus.Key]*row)}
 	l.Register(consumers...)
 	return l
 }
@@ -57,12 +59,15 @@ func (l *Log) Register(consumers ...bus.Consumer) {
 	l.consumers = append(l.consumers, consumers...)
 }
 
-// Emit appends n events of one organization and makes a delivery due for each
-// consumer that reads their type.
-func (l *Log) Emit(typ bus.Type, n int) []uuid.UUID {
+// Emit appends n events of one organization, always the same, and makes a
+// delivery due for each consumer that reads their type.
+func (l *Log) Emit(typ bus.Type, n int) []uuid.UUID { return l.EmitTo(l.org, uuid.Nil, typ, n) }
+
+// EmitTo appends n events of an organization whose deliveries are for a
+// destination.
+func (l *Log) EmitTo(org, destination uuid.UUID, typ bus.Type, n int) []uuid.UUID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	org := uuid.New()
 	ids := make([]uuid.UUID, n)
 	for i := range ids {
 		l.seq++
@@ -73,7 +78,7 @@ func (l *Log) Emit(typ bus.Type, n int) []uuid.UUID {
 		}
 		for id, c := range l.consumers {
 			if slices.Contains(c.Types, typ) {
-				key := bus.Key{ConsumerID: int16(id + 1), OrgID: org, Seq: l.seq} //nolint:gosec // a few consumers
+				key := bus.Key{ConsumerID: int16(id + 1), Destination: destination, OrgID: org, Seq: l.seq} //nolint:gosec // a few consumers
 				l.byKey[key] = &row{key: key, consumer: c, event: ev, dueAt: l.now()}
 				l.rows = append(l.rows, l.byKey[key])
 			}
@@ -105,14 +110,15 @@ func (l *Log) claim(c bus.Claim) []bus.Delivery {
 	var claimed []bus.Delivery
 	for _, w := range c.Wants {
 		due := l.due(w.Consumer, func(r *row) bool { return !r.leased && !r.suspect })
+		taken := []*row{}
 		if alone != nil && alone.consumer.Name == w.Consumer {
-			due = slices.Insert(due, 0, alone)
+			taken = append(taken, alone)
 		}
 		// Before any is granted: what is freed here is for a later claim.
 		for _, r := range l.due(w.Consumer, func(r *row) bool { return r.leased }) {
 			r.crash(l.now())
 		}
-		for _, r := range due[:min(w.Limit, len(due))] {
+		for _, r := range share(w, due, taken) {
 			l.grant(r)
 			claimed = append(claimed, bus.Delivery{
 				Key: r.key, ID: bus.DeliveryID(r.event.ID, w.Consumer, r.key.Destination), Token: r.token,
@@ -131,7 +137,7 @@ func (l *Log) alone(c bus.Claim) (first *row) {
 		return nil
 	}
 	for _, w := range c.Wants {
-		due := l.due(w.Consumer, func(r *row) bool { return !r.leased && r.suspect })
+		due := l.due(w.Consumer, func(r *row) bool { return !r.leased && r.suspect && mayStart(w, r) })
 		if len(due) > 0 && (first == nil || due[0].dueAt.Before(first.dueAt)) {
 			first = due[0]
 		}
@@ -143,12 +149,18 @@ func (l *Log) alone(c bus.Claim) (first *row) {
 func (l *Log) due(consumer string, which func(*row) bool) []*row {
 	var due []*row
 	for _, r := range l.rows {
-		if r.consumer.Name == consumer && r.outcome == "" && !r.dueAt.After(l.now()) && which(r) {
+		if r.consumer.Name == consumer && r.outcome == "" && !r.dueAt.After(l.now()) && !l.stopped(r) && which(r) {
 			due = append(due, r)
 		}
 	}
 	slices.SortStableFunc(due, func(a, b *row) int { return a.dueAt.Compare(b.dueAt) })
 	return due
+}
+
+// stopped reports whether r is of a suspended organization or for a disabled
+// destination. What of it is held already is not.
+func (l *Log) stopped(r *row) bool {
+	return !r.leased && (l.paused[r.key.OrgID] || l.paused[r.key.Destination])
 }
 
 // crash frees what was in the hands of a process that died. It counts for a

@@ -53,6 +53,21 @@ func (l *Log) Elapse(d time.Duration) {
 	l.elapsed += d
 }
 
+// NewOrg returns an organization of its own.
+func (l *Log) NewOrg() uuid.UUID { return uuid.New() }
+
+// Suspend makes an organization's deliveries wait.
+func (l *Log) Suspend(org uuid.UUID) { l.pause(org) }
+
+// Disable makes the deliveries for a destination of an organization wait.
+func (l *Log) Disable(_, destination uuid.UUID) { l.pause(destination) }
+
+func (l *Log) pause(id uuid.UUID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.paused[id] = true
+}
+
 func (l *Log) find(event uuid.UUID, consumer string) *row {
 	for _, r := range l.rows {
 		if r.event.ID == event && r.consumer.Name == consumer {

@@ -60,6 +60,8 @@ create table delivery (
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 -- What waits, what is held, and what is claimed alone: each row is in one of them, so that no claim walks over the others.
 create index delivery_due_idx on delivery (consumer_id, due_at) where lease_token is null and not suspect;
+-- The same rows by whom they are for, so that a claim steps from one to the next over any backlog.
+create index delivery_flow_idx on delivery (consumer_id, organization_id, destination, due_at) where lease_token is null and not suspect;
 create index delivery_leased_idx on delivery (consumer_id, due_at) where lease_token is not null;
 create index delivery_suspect_idx on delivery (consumer_id, due_at) where lease_token is null and suspect;
 create index delivery_seq_idx on delivery (seq);
@@ -268,9 +270,280 @@ end $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- claim_deliveries leases due deliveries, up to p_limits[i] of p_consumers[i], and returns them with their events.
--- What makes a delivery claimable stands in this one statement: due, not leased, organization active, destination
--- enabled. At most one of all is a suspect, and none unless p_suspect.
+-- due_flows lists the pairs of organization and destination that have work due for a consumer and may have it done: those
+-- of the organizations after p_after, around the circle, until p_organizations have been met. Each pair costs one step
+-- in its index, however much waits there, and a suspended organization costs one in all. The number of steps is bounded.
+create function due_flows(p_consumer smallint, p_after uuid, p_organizations int) returns table (organization_id uuid, destination uuid)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+    c_first   constant uuid := '00000000-0000-0000-0000-000000000000';
+    c_last    constant uuid := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
+    v_at      uuid := p_after;
+    v_beside  uuid := c_last;
+    v_wrapped boolean := p_after = c_first;
+    v_met     uuid[] := '{}';
+    v_head    record;
+begin
+    for step in 1 .. 5000 loop
+        select d.organization_id, d.destination, d.due_at into v_head
+          from delivery d
+         where d.consumer_id = p_consumer
+           and d.lease_token is null
+           and not d.suspect
+           and (d.organization_id, d.destination) > (v_at, v_beside)
+         order by d.organization_id, d.destination, d.due_at
+         limit 1;
+        if not found or v_wrapped and p_after <> c_first and v_head.organization_id > p_after then
+            exit when v_wrapped;
+            v_wrapped := true;
+            v_at := c_first;
+            v_beside := c_first;
+            continue;
+        end if;
+        if v_head.organization_id <> v_at and (select o.status from organizations o where o.id = v_head.organization_id) is distinct from 'active' then
+            v_at := v_head.organization_id;
+            v_beside := c_last;
+            continue;
+        end if;
+        v_at := v_head.organization_id;
+        v_beside := v_head.destination;
+        if v_head.due_at <= now() and coalesce((select s.enabled from webhook_subscriptions s where s.id = v_head.destination), true) then
+            if v_met[cardinality(v_met)] is distinct from v_at then
+                exit when cardinality(v_met) = p_organizations;
+                v_met := v_met || v_at;
+            end if;
+            organization_id := v_at;
+            destination := v_beside;
+            return next;
+        end if;
+    end loop;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- lock_due locks due deliveries of a consumer that nobody else is about to take and returns where they are. Those that are
+-- due longest come first; p_limit is how many it locks at most.
+create function lock_due(p_consumer smallint, p_limit int) returns tid[]
+language plpgsql
+as $$
+begin
+    return (select coalesce(array_agg(d.at), '{}')
+      from (
+        select d.ctid as at
+          from delivery d
+         where d.consumer_id = p_consumer
+           and d.lease_token is null
+           and not d.suspect
+           and d.due_at <= now()
+           and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+           and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
+         order by d.due_at
+         limit p_limit
+           for update of d skip locked
+      ) d);
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- lock_fair locks due deliveries as the shares allow: up to p_limit of anybody and up to p_overflow more of organizations
+-- below their share. p_orgs, p_destinations and p_held are what is in hand already.
+--
+-- Work that keeps within the shares is taken as it became due, if that is all there is. Else the organizations with due work take turns, after
+-- p_after, those with the least in hand first, each up to its share, of which one destination has at most half while
+-- another of them has due work. A destination below that half may have one of p_side slots when a greedy one beside it
+-- has used up the organization's share. What is free after that is for the one organization that still has due work, if
+-- it is the only one, for the destinations with the least in hand first.
+--
+-- Pairs are looked up by ranges and in the order of their index: by equality, the planner may take the index of what is due
+-- and walk over all that others have in it.
+create function lock_fair(
+    p_consumer smallint, p_limit int, p_overflow int, p_side int, p_share int, p_after uuid, p_orgs uuid[], p_destinations uuid[], p_held int[]
+) returns tid[]
+language plpgsql
+as $$
+declare
+    c_none         constant uuid := '00000000-0000-0000-0000-000000000000';
+    v_room         int := p_limit + p_overflow;
+    v_half         int := greatest(p_share / 2, 1);
+    v_fits         boolean;
+    v_flow_orgs    uuid[];
+    v_flow_targets uuid[];
+    v_orgs         int;
+    v_alone        boolean; -- with one destination, and the shares would not give it more than the rest does
+    v_taken        tid[] := '{}';
+    v_rest         tid[];
+    v_single       uuid;
+begin
+    if p_share = 0 then
+        return lock_due(p_consumer, p_limit);
+    end if;
+    with head as (
+        select d.organization_id, d.destination
+          from delivery d
+         where d.consumer_id = p_consumer
+           and d.lease_token is null
+           and not d.suspect
+           and d.due_at <= now()
+         order by d.due_at
+         limit v_room
+    ), flow as (
+        select organization_id, destination, count(*) as n from head group by organization_id, destination
+    ), held as (
+        select h.organization_id, h.destination, h.n from unnest(p_orgs, p_destinations, p_held) h (organization_id, destination, n)
+    ), used as (
+        select f.n, sum(f.n) over (partition by f.organization_id)
+                   + coalesce((select sum(h.n) from held h where h.organization_id = f.organization_id), 0) as by_organization,
+               case when f.destination = c_none then 0 else f.n
+                   + coalesce((select sum(h.n) from held h where h.organization_id = f.organization_id and h.destination = f.destination), 0)
+               end as by_destination
+          from flow f
+    )
+    select coalesce(bool_and(by_organization <= p_share and by_destination <= v_half), true)
+           and coalesce(sum(n), 0) < v_room
+      into v_fits
+      from used;
+    if v_fits then
+        return lock_due(p_consumer, v_room);
+    end if;
+
+    select coalesce(array_agg(f.organization_id order by f.n), '{}'), coalesce(array_agg(f.destination order by f.n), '{}'),
+           count(distinct f.organization_id) filter (where (
+               select coalesce(sum(h.n), 0) < p_share from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id))
+      into v_flow_orgs, v_flow_targets, v_orgs
+      from (select f.*, row_number() over () as n from due_flows(p_consumer, p_after, greatest(v_room + cardinality(p_orgs), 2)) f) f;
+
+    v_alone := cardinality(v_flow_orgs) = 1
+        and p_limit >= p_share - (select coalesce(sum(h.n), 0) from unnest(p_orgs, p_held) h (o, n) where h.o = v_flow_orgs[1]);
+    with flow as materialized (
+        select f.organization_id, f.destination, f.n, count(*) over (partition by f.organization_id) as flows,
+               coalesce((select sum(h.n) from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id), 0) as by_organization,
+               coalesce((select sum(h.n) from unnest(p_orgs, p_destinations, p_held) h (o, d, n)
+                          where h.o = f.organization_id and h.d = f.destination), 0) as by_destination,
+               (select coalesce(max(h.n), 0) > v_half from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id) as greedy
+          from unnest(v_flow_orgs, v_flow_targets) with ordinality f (organization_id, destination, n)
+         where not v_alone
+    ), waiting as (
+        select f.*, d.due_at, f.by_destination + row_number() over (partition by f.n order by d.due_at) as in_destination
+          from flow f
+         cross join lateral (
+            select d.due_at
+              from delivery d
+             where d.consumer_id = p_consumer
+               and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
+               and d.lease_token is null
+               and not d.suspect
+               and d.due_at <= now()
+             order by d.organization_id, d.destination, d.due_at
+             limit case when v_orgs >= v_room then 1 else least(p_share, v_room) end
+         ) d
+    ), placed as (
+        select w.*, w.by_organization + row_number() over (partition by w.organization_id order by w.in_destination, w.due_at) as place
+          from waiting w
+         where w.flows = 1 and w.by_organization + w.in_destination - w.by_destination <= p_share or w.in_destination <= v_half
+    ), turns as (
+        select p.*, row_number() over (partition by p.place > p_share order by p.place, p.n) as turn,
+               count(*) filter (where p.place <= p_share) over () as within
+          from placed p
+         where p.place <= p_share or p.destination <> c_none and p.greedy and p.in_destination <= v_half
+    ), quota as (
+        select t.organization_id, t.destination, count(*) as n
+          from turns t
+         where t.turn <= case when t.place <= p_share then v_room else least(p_side, v_room - t.within) end
+         group by t.organization_id, t.destination
+    )
+    select coalesce(array_agg(d.at), '{}') into v_taken
+      from quota q
+     cross join lateral (
+        select d.ctid as at
+          from delivery d
+         where d.consumer_id = p_consumer
+           and (d.organization_id, d.destination) between (q.organization_id, q.destination) and (q.organization_id, q.destination)
+           and d.lease_token is null
+           and not d.suspect
+           and d.due_at <= now()
+         order by d.organization_id, d.destination, d.due_at
+         limit q.n
+           for update of d skip locked
+     ) d;
+    if cardinality(v_taken) >= p_limit then
+        return v_taken;
+    end if;
+
+    -- Who still has work due, and where.
+    select array_agg(f.organization_id), array_agg(f.destination), count(distinct f.organization_id)
+      into v_flow_orgs, v_flow_targets, v_orgs
+      from unnest(v_flow_orgs, v_flow_targets) f (organization_id, destination)
+     cross join lateral (
+        select
+          from delivery d
+         where d.consumer_id = p_consumer
+           and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
+           and d.lease_token is null
+           and not d.suspect
+           and d.due_at <= now()
+           and d.ctid <> all (v_taken)
+         order by d.organization_id, d.destination, d.due_at
+         limit 1
+     ) d;
+    if v_orgs <> 1 then
+        return v_taken;
+    end if;
+    v_single := v_flow_orgs[1];
+    with flow as materialized (
+        select f.destination,
+               coalesce((select sum(h.n) from unnest(p_orgs, p_destinations, p_held) h (o, d, n) where h.o = v_single and h.d = f.destination), 0)
+                   + (select count(*) from delivery d where d.ctid = any (v_taken) and d.organization_id = v_single and d.destination = f.destination)
+                   as by_destination
+          from unnest(v_flow_targets) f (destination)
+    ), waiting as (
+        select f.destination, d.due_at, f.by_destination + row_number() over (partition by f.destination order by d.due_at) as in_destination
+          from flow f
+         cross join lateral (
+            select d.due_at
+              from delivery d
+             where d.consumer_id = p_consumer
+               and (d.organization_id, d.destination) between (v_single, f.destination) and (v_single, f.destination)
+               and d.lease_token is null
+               and not d.suspect
+               and d.due_at <= now()
+               and d.ctid <> all (v_taken)
+             order by d.organization_id, d.destination, d.due_at
+             limit p_limit - cardinality(v_taken)
+         ) d
+    ), chosen as (
+        select w.destination
+          from waiting w
+         order by w.in_destination, w.due_at
+         limit p_limit - cardinality(v_taken)
+    ), quota as (
+        select destination, count(*) as n from chosen group by destination
+    )
+    select array_agg(d.at) into v_rest
+      from quota q
+     cross join lateral (
+        select d.ctid as at
+          from delivery d
+         where d.consumer_id = p_consumer
+           and (d.organization_id, d.destination) between (v_single, q.destination) and (v_single, q.destination)
+           and d.lease_token is null
+           and not d.suspect
+           and d.due_at <= now()
+           and d.ctid <> all (v_taken)
+         order by d.organization_id, d.destination, d.due_at
+         limit q.n
+           for update of d skip locked
+     ) d;
+    return v_taken || v_rest;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- claim_deliveries leases due deliveries, up to p_limits[i] and, within the shares, p_overflows[i] more of p_consumers[i],
+-- and returns them with their events. What makes a delivery claimable is decided here and in the functions above: due, not
+-- leased, organization active, destination enabled, its turn. A share of 0 is none. p_held_consumers and the arrays beside
+-- it are what the process has in hand. At most one of all is a suspect, and none unless p_suspect.
 --
 -- A lease that ran out is the crash of its owner, which had others in hand: the first makes the delivery a suspect and
 -- counts nothing. Suspects are handed out one by one, so the second is its own crash and counts: it is due again at
@@ -278,8 +551,10 @@ end $$;
 --
 -- The table is empty one minute and holds a hundred thousand rows the next, so its statistics are always wrong. The
 -- settings keep the planner to walking the due indexes and looking rows up one by one, which is right for every size.
-create function claim_deliveries(p_consumers text[], p_limits int[], p_suspect boolean, p_lease_time interval)
-returns table (
+create function claim_deliveries(
+    p_consumers text[], p_limits int[], p_overflows int[], p_sides int[], p_shares int[], p_after uuid[],
+    p_held_consumers text[], p_held_orgs uuid[], p_held_destinations uuid[], p_held int[], p_suspect boolean, p_lease_time interval
+) returns table (
     consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt int, budgeted int,
     max_attempts int, suspect boolean, unknown boolean, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb,
     created_at timestamptz
@@ -289,11 +564,52 @@ set enable_sort = off set enable_seqscan = off set enable_bitmapscan = off set e
     set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
+declare
+    v_taken tid[];
 begin
+    with want as (
+        select c.id, w.n, w.overflow, w.side, w.share, w.after,
+               held.orgs, held.destinations, held.counts
+          from unnest(p_consumers, p_limits, p_overflows, p_sides, p_shares, p_after) w (name, n, overflow, side, share, after)
+          join consumers c on c.name = w.name
+         cross join lateral (
+            select coalesce(array_agg(h.org), '{}') as orgs, coalesce(array_agg(h.destination), '{}') as destinations,
+                   coalesce(array_agg(h.n), '{}') as counts
+              from unnest(p_held_consumers, p_held_orgs, p_held_destinations, p_held) h (consumer, org, destination, n)
+             where h.consumer = w.name
+         ) held
+    ), alone as materialized (
+        select d.*
+          from want w
+         cross join lateral (
+            select d.ctid as at, w.id, d.due_at
+              from delivery d
+             where p_suspect
+               and d.consumer_id = w.id
+               and d.lease_token is null
+               and d.suspect
+               and d.due_at <= now()
+               and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+               and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
+               and (w.n > 0 or w.share > 0 and (select coalesce(sum(h.n), 0) < w.share from unnest(w.orgs, w.counts) h (org, n) where h.org = d.organization_id))
+             order by d.due_at
+             limit 1
+               for update of d skip locked
+         ) d
+         order by d.due_at
+         limit 1
+    ), fair as (
+        select lock_fair(w.id, w.n - least(a.n, w.n), w.overflow - case when w.n = 0 then a.n else 0 end, w.side, w.share, w.after,
+                         w.orgs, w.destinations, w.counts) as taken
+          from want w
+         cross join lateral (select count(*)::int as n from alone where alone.id = w.id) a
+    )
+    select array(select at from alone union all select unnest(taken) from fair) into v_taken;
+
     return query
     with want as (
-        select c.id, c.name, c.max_attempts, c.retry_steps, c.retry_jitter, w.n
-          from unnest(p_consumers, p_limits) w (name, n)
+        select c.id, c.name, c.max_attempts, c.retry_steps, c.retry_jitter
+          from unnest(p_consumers) w (name)
           join consumers c on c.name = w.name
     ), lapsed as (
         select d.*, w.name, w.retry_steps, w.retry_jitter, d.attempts + 1 as attempts_now,
@@ -341,57 +657,15 @@ begin
         on conflict (delivery_id) do update
            set state = excluded.state, attempts = excluded.attempts, earlier_attempts = excluded.earlier_attempts,
                last_error = excluded.last_error, died_at = clock_timestamp(), resolved_at = null, reason = null
-    ), alone as (
-        select d.*
-          from want w
-         cross join lateral (
-            select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq, d.due_at
-              from delivery d
-             where p_suspect
-               and d.consumer_id = w.id
-               and d.lease_token is null
-               and d.suspect
-               and d.due_at <= now()
-               and (select o.status from organizations o where o.id = d.organization_id) = 'active'
-               and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
-             order by d.due_at
-             limit 1
-               for update of d skip locked
-         ) d
-         order by d.due_at
-         limit 1
-    ), due as (
-        select d.*
-          from want w
-         cross join lateral (
-            select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
-              from delivery d
-             where d.consumer_id = w.id
-               and d.lease_token is null
-               and not d.suspect
-               and d.due_at <= now()
-               and (select o.status from organizations o where o.id = d.organization_id) = 'active'
-               and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
-             order by d.due_at
-             limit w.n - (select count(*) from alone where alone.consumer_id = w.id)
-               for update of d skip locked
-         ) d
-         union all
-        select consumer_id, destination, organization_id, lane, seq from alone
     ), lease as materialized (
         select nextval('lease_token_seq') as token
-         where exists (select from due)
+         where cardinality(v_taken) > 0
     ), claimed as (
         update delivery d
            set lease_token = (select token from lease),
                due_at = clock_timestamp() + p_lease_time,
                updated_at = clock_timestamp()
-          from due
-         where d.consumer_id = due.consumer_id
-           and d.destination = due.destination
-           and d.organization_id = due.organization_id
-           and d.lane = due.lane
-           and d.seq = due.seq
+         where d.ctid = any (v_taken)
         returning d.*
     )
     select c.consumer_id, c.destination, c.organization_id, c.lane, c.seq, c.lease_token,
@@ -404,7 +678,10 @@ end $$;
 -- +goose StatementEnd
 
 -- +goose Down
-drop function claim_deliveries(text[], int[], boolean, interval);
+drop function claim_deliveries(text[], int[], int[], int[], int[], uuid[], text[], uuid[], uuid[], int[], boolean, interval);
+drop function lock_fair(smallint, int, int, int, int, uuid, uuid[], uuid[], int[]);
+drop function lock_due(smallint, int);
+drop function due_flows(smallint, uuid, int);
 drop function delivery_id(uuid, text, uuid);
 drop function retry_delay(interval[], real, int);
 drop function relay_events(int);
