@@ -15,6 +15,10 @@ import (
 // has just started does not lease more than it can begin.
 const claimBatch = 500
 
+// leastPostponed is the shortest wait of what a handler postpones: it spends no
+// attempt, so nothing else would end a loop.
+const leastPostponed = time.Second
+
 // unavailableWait is how long a delivery waits that our own database has failed.
 const unavailableWait = 5 * time.Second
 
@@ -233,7 +237,8 @@ func reconcile(ctx context.Context, h Handler, d *Delivery) ending {
 	case err == nil && found == EffectDone:
 		return ending{Settlement: verdict(d, nil), said: true}
 	case err == nil && found == EffectNotDone:
-		return ending{Settlement: verdict(d, Postpone(0, errNotDone)), said: true, notDone: true}
+		s := Settlement{Delivery: d, Verdict: VerdictPostpone, Error: errNotDone.Error()} // handled next, which counts
+		return ending{Settlement: s, said: true, notDone: true}
 	case err == nil:
 		return ending{Settlement: verdict(d, Uncertain(errUnknown)), said: true}
 	}
@@ -328,7 +333,7 @@ func verdict(d *Delivery, err error) Settlement {
 	} else if later, ok := errors.AsType[*RetryAfterError](err); ok {
 		s.NotUntil = later.After
 	} else if later, ok := errors.AsType[*PostponeError](err); ok {
-		s.Verdict, s.NotUntil = VerdictPostpone, later.After
+		s.Verdict, s.NotUntil = VerdictPostpone, max(later.After, leastPostponed)
 	} else if errors.Is(err, ErrUnavailable) {
 		s.Verdict, s.NotUntil = VerdictPostpone, unavailableWait
 	}

@@ -58,6 +58,26 @@ func TestDrainerBuriesAfterMaxAttemptsAlongTheLadderToTheSecond(t *testing.T) {
 	}, handler{c, fail})
 }
 
+// Nothing is spent by postponing, so a handler that always does must not be asked
+// all the time.
+func TestWhatIsPostponedForNoTimeWaitsASecond(t *testing.T) {
+	t.Parallel()
+	c := reader("any")
+	var tries atomic.Int64
+	handle := func(context.Context, *bus.Delivery) error {
+		tries.Add(1)
+		return bus.Postpone(0, errRefused)
+	}
+	inBubble(t, func(r *rig) {
+		r.log.Emit(happened, 1)
+		r.start()
+		bustest.Advance(10 * time.Second)
+		if n := tries.Load(); n < 2 || n > 12 {
+			t.Errorf("%d tries in ten seconds, want about one a second", n)
+		}
+	}, handler{c, handle})
+}
+
 func TestErrorsBecomeVerdicts(t *testing.T) {
 	t.Parallel()
 	wrap := func(err error) error { return fmt.Errorf("send message: %w", err) }

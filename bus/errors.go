@@ -60,8 +60,8 @@ func (e *PostponeError) Error() string { return e.Err.Error() }
 func (e *PostponeError) Unwrap() error { return e.Err }
 
 // Postpone says that the time has not come: nothing was tried, so no attempt is
-// spent. The delivery is due when after has passed, at once if that is not above
-// 0; it may be postponed without end.
+// spent. The delivery is due when after has passed, a second at least; it may be
+// postponed without end.
 func Postpone(after time.Duration, err error) error {
 	return &PostponeError{After: after, Err: err}
 }
