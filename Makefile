@@ -1,19 +1,20 @@
 # `make` lists the targets. Everything built for them is in bin/ and .cache/.
 .DEFAULT_GOAL := help
-.PHONY: help run build test generate fmt lint verify verify-code verify-generated bench cover e2e screenshots FORCE
+.PHONY: help run build test generate fmt lint verify verify-code verify-generated bench cover e2e screenshots templ FORCE
 
 CACHE := .cache/bin
 TOOLS := $(CACHE)/.tools
 WITHPG := $(CACHE)/withpg
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 CODE := ./... ./.ci/withpg # a wildcard skips folders with a dot
-GENERATED := db/schema.sql web/api/testdata/openapi.json README.md README.pt-BR.md $(wildcard web/admin/*.templ web/admin/*_templ.go)
+GENERATED := db/schema.sql web/api/testdata/openapi.json README.md README.pt-BR.md $(wildcard web/admin/*.templ web/admin/*_templ.go web/admin/testdata/dlq-*)
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: ## Build and serve, with a private Postgres in ./data unless DATABASE_URL is set
 	@.ci/deps run
+	@[ -x bin/deskcomm ] || echo "Compiling; the first time takes a minute or two."
 	@$(MAKE) --no-print-directory build
 	@exec bin/deskcomm serve
 
@@ -26,19 +27,22 @@ test: $(WITHPG) ## Run all tests against a private Postgres
 
 e2e: $(WITHPG) ## Run the browser tests alone
 	@.ci/deps test
-	CGO_ENABLED=1 $(WITHPG) go test -race -shuffle=on -count=1 ./app -run TestBrowser
+	CGO_ENABLED=1 $(WITHPG) go test -race -shuffle=on -count=1 ./app -run 'TestBrowser|TestConsole'
 
 screenshots: $(WITHPG) ## Picture every page of the console in each language, theme and width, into .cache/screenshots
 	@.ci/deps test
 	@rm -rf .cache/screenshots
-	CGO_ENABLED=0 $(WITHPG) go test -count=1 ./app -run TestBrowserPages -screenshots $(CURDIR)/.cache/screenshots
+	CGO_ENABLED=1 $(WITHPG) go test -count=1 ./app -run TestBrowserPages -screenshots '$(CURDIR)/.cache/screenshots'
 
-generate: $(WITHPG) $(TOOLS) ## Refresh the generated files
-	@.ci/deps generate
+templ: $(TOOLS)
 	$(CACHE)/templ fmt -log-level error -prettier-command none web/admin
 	$(CACHE)/templ generate -log-level error -path web/admin
+
+generate: $(WITHPG) templ ## Refresh the generated files
+	@.ci/deps generate
 	$(WITHPG) go test -count=1 ./db -run TestSchemaDump -update
 	$(WITHPG) go test -count=1 ./web/api -run TestOpenAPIGolden -update
+	$(WITHPG) go test -count=1 ./web/admin -run LooksAsItDid -update
 	$(WITHPG) go test -count=1 ./app -run TestReadmeSettings -update
 
 fmt: $(TOOLS) ## Format the code and bring it to the current Go
@@ -49,6 +53,7 @@ fmt: $(TOOLS) ## Format the code and bring it to the current Go
 lint: $(TOOLS) ## Run the linters
 	$(CACHE)/golangci-lint run $(CODE)
 	go test -tags lint -count=1 -run TestLint ./app
+	go -C .ci/composecheck test -count=1 ./...
 	@if command -v shellcheck >/dev/null; then shellcheck .ci/deps .ci/run; fi
 
 verify: verify-code verify-generated ## Check that nothing is stale: modules, vet, format, go fix, dead code, generated files
@@ -65,9 +70,10 @@ verify-generated:
 	@$(MAKE) --no-print-directory generate
 	@for f in $(GENERATED); do diff -u .cache/was/$$f $$f || { echo "run make generate and commit the result" >&2; exit 1; }; done
 
-bench: $(WITHPG) ## Measure emission, relay, and claiming with settling
+bench: $(WITHPG) ## Measure emission, relay, claiming with settling, and the list of dead letters
 	@.ci/deps generate
 	$(WITHPG) -durable go test -run '^$$' -bench . -count=3 ./db
+	$(WITHPG) -durable go test -run '^$$' -bench . ./web/admin
 
 cover: $(WITHPG) ## Measure what the tests reach, into .cache/cover.out
 	@.ci/deps generate

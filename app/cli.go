@@ -37,6 +37,7 @@ type cli struct {
 	Events       eventsCmd       `cmd:"" help:"List and show events."`
 	DLQ          dlqCmd          `cmd:"" name:"dlq" help:"List, replay and discard dead deliveries."`
 	Webhooks     webhooksCmd     `cmd:"" help:"Try out webhooks."`
+	Secrets      secretsCmd      `cmd:"" help:"Make the secrets that containers share."`
 	Healthcheck  healthcheckCmd  `cmd:"" help:"Exit 0 when the running server is ready."`
 	Version      versionCmd      `cmd:"" help:"Print the version."`
 
@@ -131,8 +132,23 @@ func Main(ctx context.Context, version string, args []string, stdin io.Reader, s
 
 // fail tells a person what went wrong and returns code.
 func (con console) fail(err error, code int) int {
-	fmt.Fprintln(con.err, "deskcomm:", err) //nolint:errcheck // there is nobody left to tell
+	fmt.Fprintln(con.err, "deskcomm:", plainly(err)) //nolint:errcheck // there is nobody left to tell
 	return code
+}
+
+// plainly replaces what the driver says, over several lines, of a server that does
+// not let us in.
+func plainly(err error) string {
+	switch {
+	case db.RefusedLogin(err):
+		return "DATABASE_URL: Postgres does not accept this user and password. A database keeps the password it was made with: " +
+			"either give it this one (alter role ... password ...), or put the old one into DATABASE_URL or the file of DATABASE_URL_FILE. " +
+			"With Docker see docs/OPERATIONS.md, \"Password in the volume differs\""
+	case db.RefusedName(err):
+		return "DATABASE_URL: Postgres has no database of this name; make it (create database ...) or correct the name"
+	default:
+		return err.Error()
+	}
 }
 
 func exitCode(err error) int {

@@ -25,7 +25,7 @@ type setupCmd struct {
 // Run creates the first organization, its admin and an API token with every
 // scope. It is the only command beside serve that makes a database.
 func (s setupCmd) Run(ctx context.Context, con console, c *Common) (err error) {
-	hash, err := s.passwordHash(con)
+	hash, err := s.passwordHash(ctx, con)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,12 +21,12 @@ type passwordFlag struct {
 }
 
 // passwordHash reads the new password and returns what is kept of it.
-func (p passwordFlag) passwordHash(con console) (string, error) {
+func (p passwordFlag) passwordHash(ctx context.Context, con console) (string, error) {
 	text, err := p.read(con)
 	if err != nil {
 		return "", err
 	}
-	return db.HashPassword(strings.TrimRight(string(text), "\r\n"))
+	return db.HashPassword(ctx, strings.TrimRight(string(text), "\r\n"))
 }
 
 // read reads the password from where the flag says, else asks for it without
@@ -36,12 +37,7 @@ func (p passwordFlag) read(con console) ([]byte, error) {
 		if !ok || !term.IsTerminal(int(terminal.Fd())) {
 			return nil, bus.Invalid("--password-file", "is required when standard input is no terminal")
 		}
-		if _, err := fmt.Fprint(con.err, "Password (8 to 200 characters): "); err != nil {
-			return nil, err
-		}
-		text, err := term.ReadPassword(int(terminal.Fd()))
-		fmt.Fprintln(con.err) //nolint:errcheck // ends the line that was not shown
-		return text, err
+		return con.askTwice(terminal)
 	}
 	arg := "@" + p.PasswordFile
 	if p.PasswordFile == "-" {
@@ -52,6 +48,28 @@ func (p passwordFlag) read(con console) ([]byte, error) {
 		return nil, fmt.Errorf("read --password-file: %w", err)
 	}
 	return text, nil
+}
+
+// askTwice asks on a terminal for a password that is not shown: a slip of the
+// finger would lock its owner out.
+func (con console) askTwice(terminal *os.File) ([]byte, error) {
+	ask := func(prompt string) ([]byte, error) {
+		if _, err := fmt.Fprint(con.err, prompt); err != nil {
+			return nil, err
+		}
+		text, err := term.ReadPassword(int(terminal.Fd()))
+		fmt.Fprintln(con.err) //nolint:errcheck // ends the line that was not shown
+		return text, err
+	}
+	first, err := ask("Password (8 to 200 characters): ")
+	if err != nil {
+		return nil, err
+	}
+	second, err := ask("The same again: ")
+	if err == nil && !bytes.Equal(first, second) {
+		err = bus.Invalid("password", "must be typed the same twice")
+	}
+	return first, err
 }
 
 type userCmd struct {
@@ -102,7 +120,7 @@ func (u userCreateCmd) Run(ctx context.Context, con console, c *Common) error {
 		}
 		_, err = store.Credentials(ctx, u.Email)
 		if errors.Is(err, bus.ErrNotFound) {
-			member.PasswordHash, err = u.passwordHash(con)
+			member.PasswordHash, err = u.passwordHash(ctx, con)
 		}
 		if err != nil {
 			return err
@@ -149,7 +167,7 @@ func (u userListCmd) Run(ctx context.Context, con console, c *Common) error {
 			list[i] = memberLine{m.UserID, m.Email, m.Name, m.OrgID, m.Organization, m.Role, m.Platform}
 			rows[i] = []string{m.Email, orDash(string(m.Role)), orDash(m.Organization), orDash(string(m.Platform)), m.UserID.String()}
 		}
-		return con.print(u.JSON, map[string]any{"items": list}, []string{"EMAIL", "ROLE", "ORGANIZATION", "PLATFORM", "ID"}, rows)
+		return con.print(u.JSON, map[string]any{"items": list}, []string{"EMAIL", "ROLE", "ORGANIZATION", "PLATFORM", "USER ID"}, rows)
 	})
 }
 
@@ -191,7 +209,7 @@ func (u userSetPasswordCmd) Run(ctx context.Context, con console, c *Common) err
 		if _, err := store.Credentials(ctx, u.Email); err != nil {
 			return inWords(err, noSuchUser)
 		}
-		hash, err := u.passwordHash(con)
+		hash, err := u.passwordHash(ctx, con)
 		if err != nil {
 			return err
 		}

@@ -27,7 +27,7 @@ func logsIn(t *testing.T, store *db.DB, email, password string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same, err := db.VerifyPassword(password, c.PasswordHash)
+	same, err := db.VerifyPassword(t.Context(), password, c.PasswordHash)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,10 +26,13 @@ type Common struct {
 	LogFormat         string `env:"DESKCOMM_LOG_FORMAT" enum:"auto,text,json" default:"auto" help:"Form of log lines: ${enum}; auto is text on a terminal."`
 }
 
+const defaultDataDir = "./data" // the default of DataDir
+
 // ServerConfig are the settings of serve.
 type ServerConfig struct {
 	Addr              string          `env:"DESKCOMM_ADDR" default:"127.0.0.1:8080" help:"Address the API listens on."`
 	PublicURL         string          `env:"DESKCOMM_PUBLIC_URL" name:"public-url" placeholder:"URL" help:"Address people and gateways reach the server at; from the request when empty."`
+	TrustedProxies    []string        `env:"DESKCOMM_TRUSTED_PROXIES" sep:"," placeholder:"NETWORK" help:"Addresses or CIDR of reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are believed."`
 	MasterKey         string          `env:"DESKCOMM_MASTER_KEY" secret:"" placeholder:"KEY" help:"Encrypts secrets at rest, 32 bytes in base64; generated into the data directory when empty."`
 	AllowPrivateHosts []string        `env:"DESKCOMM_ALLOW_PRIVATE_HOSTS" sep:"," placeholder:"HOST" help:"Private hosts, host:port or CIDR that webhooks may reach."`
 	RetryLadder       []time.Duration `env:"DESKCOMM_RETRY_LADDER" sep:"," placeholder:"WAIT" help:"Waits that replace every retry ladder, for laboratories."`
@@ -55,7 +59,26 @@ func (c ServerConfig) check() error {
 	if c.PublicURL != "" && !strings.HasPrefix(c.PublicURL, "http://") && !strings.HasPrefix(c.PublicURL, "https://") {
 		faults = append(faults, errors.New("DESKCOMM_PUBLIC_URL: must begin with http:// or https://"))
 	}
+	if _, err := c.proxies(); err != nil {
+		faults = append(faults, err)
+	}
 	return errors.Join(faults...)
+}
+
+// proxies reads the networks of TrustedProxies.
+func (c ServerConfig) proxies() ([]netip.Prefix, error) {
+	list := make([]netip.Prefix, len(c.TrustedProxies))
+	for i, text := range c.TrustedProxies {
+		prefix, err := netip.ParsePrefix(text)
+		if addr, bare := netip.ParseAddr(text); bare == nil {
+			prefix, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("DESKCOMM_TRUSTED_PROXIES: entry %d must be an IP address or a network such as 10.0.0.0/8", i+1)
+		}
+		list[i] = prefix
+	}
+	return list, nil
 }
 
 func (c ServerConfig) has(role string) bool { return slices.Contains(c.Roles, role) }

@@ -29,6 +29,10 @@ var program struct {
 
 func TestMain(m *testing.M) {
 	code := dbtest.Main(m)
+	if err := closeBrowser(); err != nil {
+		fmt.Fprintln(os.Stderr, "close the browser:", err)
+		code = max(code, 1)
+	}
 	if program.dir != "" {
 		os.RemoveAll(program.dir) //nolint:errcheck // a temporary directory
 	}

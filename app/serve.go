@@ -146,8 +146,9 @@ func (s *server) jobs() []crons.Job {
 
 // httpServer has every limit set: the defaults of the library are none.
 func (s *server) httpServer() *http.Server {
+	proxies, _ := s.config.proxies() // checked at the start
 	handler := web.New(web.Options{
-		DB: s.store, Policy: s.policy, Logger: s.logger, PublicURL: s.config.PublicURL,
+		DB: s.store, Policy: s.policy, Logger: s.logger, PublicURL: s.config.PublicURL, Proxies: proxies,
 		Inbound: inbound.New(s.store, s.logger), Ready: s.pulse.check, ProbesOnly: !s.config.has("api"),
 	})
 	return &http.Server{

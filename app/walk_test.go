@@ -20,12 +20,14 @@ func TestWalkOfTheReadmeWorksWhenPasted(t *testing.T) {
 	t.Parallel()
 	in := onShared(t, "DESKCOMM_ALLOW_PRIVATE_HOSTS=127.0.0.1", "DESKCOMM_RETRY_LADDER=1s,1s")
 	p := in.serve()
+	_, token := in.setUp() // in the browser it is read off the page
 	listen := freeAddr(t)
 	script := "set -eu\n" + strings.Join(walk(t, "../README.md"), "\n") + "\nwait\n"
 	for old, local := range map[string]string{
 		"http://127.0.0.1:8080": p.base,
 		"http://127.0.0.1:9099": "http://" + listen,
 		"webhooks listen":       "webhooks listen --addr " + listen,
+		"paste-the-token-here":  token,
 	} {
 		if !strings.Contains(script, old) {
 			t.Errorf("the walk does not mention %s", old)
@@ -82,7 +84,7 @@ func TestBothReadmesWalkTheSameWay(t *testing.T) {
 	}
 	words := strings.NewReplacer(
 		"RECEPTOR", "RECEIVER", "MORTA", "DEAD", "ASSINATURA", "SIGNATURE",
-		"escolha-uma-melhor", "choose-a-better-one", "um-segredo-nosso", "a-secret-we-share",
+		"cole-o-token-aqui", "paste-the-token-here", "um-segredo-nosso", "a-secret-we-share",
 		"o-gateway-assina-com-isto", "the-gateway-signs-with-this", "o receptor foi consertado", "the receiver is repaired",
 	)
 	for i := range english {

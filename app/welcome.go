@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"unicode/utf8"
 )
@@ -39,13 +40,28 @@ func (s *server) welcome(ctx context.Context, out io.Writer, dataDir string) err
 // setupCommand is what to type, wherever one stands.
 func (s *server) setupCommand(dataDir string) string {
 	program := "deskcomm"
-	if path, err := os.Executable(); err == nil {
-		program = path
+	if os.Getpid() == 1 { // in a container, whose paths mean nothing outside
+		program = "docker compose exec deskcomm deskcomm"
+	} else if path, err := os.Executable(); err == nil {
+		program = fromHere(path)
 	}
-	if s.where.server != nil {
+	if s.where.server != nil && dataDir != defaultDataDir {
 		program += " --data-dir " + absolute(dataDir)
 	}
 	return program + " setup --organization NAME --email EMAIL"
+}
+
+// fromHere shortens a path below the working directory, where the reader stands.
+func fromHere(path string) string {
+	here, err := os.Getwd()
+	if err != nil {
+		return path
+	}
+	short, err := filepath.Rel(here, path)
+	if err != nil || strings.HasPrefix(short, "..") || !strings.ContainsRune(short, filepath.Separator) {
+		return path
+	}
+	return short
 }
 
 // reachable replaces an address that means "everywhere" by one to visit.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -54,12 +56,56 @@ type DeadFilter struct {
 	Bare       bool // leaves the payloads out
 }
 
-func (f DeadFilter) args() named {
-	return named{
-		"event_type": f.Type, "entity_kind": f.EntityKind, "consumer": f.Consumer, "state": f.State, "since": f.Since, "until": f.Until,
-		"before_at": f.BeforeAt, "before_id": f.BeforeID, "after_at": f.AfterAt, "after_id": f.AfterID,
-		"limit": pageLimit(f.Limit), "bare": f.Bare,
+const consumerIDSQL = `select coalesce((select id from consumers where name = @name), -1)`
+
+// args are the filter's, with the id of the consumer: the planner must see which it
+// is to know whether it is rare. One that does not exist matches nothing.
+func (f DeadFilter) args(ctx context.Context, c conn) (named, error) {
+	var consumer int16
+	if f.Consumer != "" {
+		if err := scan(ctx, c, consumerIDSQL, named{"name": f.Consumer}, &consumer); err != nil {
+			return nil, err
+		}
 	}
+	return named{
+		"event_type": f.Type, "entity_kind": f.EntityKind, "consumer_id": consumer, "state": f.State, "since": f.Since, "until": f.Until,
+		"before_at": f.BeforeAt, "before_id": f.BeforeID, "after_at": f.AfterAt, "after_id": f.AfterID,
+	}, nil
+}
+
+// list runs a statement that lists, with args beside those of the filter.
+func (f DeadFilter) list(ctx context.Context, c conn, sql string, more named) ([]DeadDelivery, error) {
+	args, err := f.plan(ctx, c, more)
+	if err != nil {
+		return nil, err
+	}
+	args["limit"], args["bare"] = pageLimit(f.Limit), f.Bare
+	return collect[DeadDelivery](ctx, c, sql, args)
+}
+
+// count runs a statement that counts up to CountCap and one, on whatever page the
+// list is.
+func (f DeadFilter) count(ctx context.Context, c conn, sql string, more named) (n int, err error) {
+	f.BeforeAt, f.BeforeID = nil, uuid.NullUUID{}
+	args, err := f.plan(ctx, c, more)
+	if err != nil {
+		return 0, err
+	}
+	args["limit"] = CountCap + 1
+	return n, scan(ctx, c, sql, args, &n)
+}
+
+const planAnewSQL = `select set_config('plan_cache_mode', 'force_custom_plan', true)`
+
+// plan makes the transaction plan for these values: what is empty vanishes from the
+// plan, and each filter has its index.
+func (f DeadFilter) plan(ctx context.Context, c conn, more named) (named, error) {
+	if _, err := c.Exec(ctx, planAnewSQL); err != nil {
+		return nil, err
+	}
+	args, err := f.args(ctx, c)
+	maps.Copy(args, more)
+	return args, err
 }
 
 const deadColumnsSQL = `
@@ -72,34 +118,32 @@ const deadColumnsSQL = `
 	  join organizations o on o.id = x.organization_id
 	  left join webhook_subscriptions s on s.id = x.destination`
 
-// What is empty vanishes from the plan: each list asks for a plan of its own, and
-// each filter has its index.
-const filteredDeadSQL = deadColumnsSQL + `
+const filterDeadSQL = `
+	select x.delivery_id
+	  from dead_delivery x
 	 where x.state in ('dead', 'uncertain')
 	   and (@state::text = '' or x.state = @state)
 	   and (@event_type::text = '' or x.event_type = @event_type)
 	   and (@entity_kind::text = '' or x.entity_kind = @entity_kind)
-	   and (@consumer::text = '' or x.consumer_id = (select id from consumers where name = @consumer))
+	   and (@consumer_id::smallint = 0 or x.consumer_id = @consumer_id)
 	   and (@since::timestamptz is null or x.died_at >= @since)
 	   and (@until::timestamptz is null or x.died_at < @until)
 	   and (@before_at::timestamptz is null or (x.died_at, x.delivery_id) < (@before_at, @before_id::uuid))
 	   and (@after_at::timestamptz is null or (x.died_at, x.delivery_id) > (@after_at, @after_id::uuid))`
 
-const listDeadSQL = filteredDeadSQL + `
+const pageOfDeadSQL = filterDeadSQL + `
 	   and x.organization_id = @org_id
 	 order by x.died_at desc, x.delivery_id desc
 	 limit @limit`
 
-const planAnewSQL = `select set_config('plan_cache_mode', 'force_custom_plan', true)`
+const listDeadSQL = `with page as (` + pageOfDeadSQL + `)` + deadColumnsSQL + `
+	  join page on page.delivery_id = x.delivery_id
+	 where x.organization_id = @org_id
+	 order by x.died_at desc, x.delivery_id desc`
 
 // DeadDeliveries lists what is dead or uncertain, the latest first.
 func (t *OrgTx) DeadDeliveries(ctx context.Context, f DeadFilter) ([]DeadDelivery, error) {
-	if _, err := t.tx.Exec(ctx, planAnewSQL); err != nil {
-		return nil, wrap("list dead deliveries", err)
-	}
-	args := f.args()
-	args["org_id"] = t.org
-	rows, err := collect[DeadDelivery](ctx, t.tx, listDeadSQL, args)
+	rows, err := f.list(ctx, t.tx, listDeadSQL, named{"org_id": t.org})
 	return rows, wrap("list dead deliveries", err)
 }
 
@@ -107,18 +151,11 @@ func (t *OrgTx) DeadDeliveries(ctx context.Context, f DeadFilter) ([]DeadDeliver
 // more than the page that shows the number.
 const CountCap = 10000
 
-const countDeadSQL = `select count(*) from (` + listDeadSQL + `) x`
+const countDeadSQL = `select count(*) from (` + pageOfDeadSQL + `) x`
 
 // CountDead counts what is dead or uncertain, up to CountCap; CountCap and one means more.
 func (t *OrgTx) CountDead(ctx context.Context, f DeadFilter) (int, error) {
-	if _, err := t.tx.Exec(ctx, planAnewSQL); err != nil {
-		return 0, wrap("count dead deliveries", err)
-	}
-	f.Bare = true
-	args := f.args()
-	args["org_id"], args["limit"] = t.org, CountCap+1
-	var n int
-	err := scan(ctx, t.tx, countDeadSQL, args, &n)
+	n, err := f.count(ctx, t.tx, countDeadSQL, named{"org_id": t.org})
 	return n, wrap("count dead deliveries", err)
 }
 
@@ -232,7 +269,7 @@ const discardDeadSQL = `
 
 // Discard ends a dead or uncertain delivery for good; the row stays with the reason.
 func (t *OrgTx) Discard(ctx context.Context, id uuid.UUID, reason string) error {
-	if reason == "" {
+	if strings.TrimSpace(reason) == "" {
 		return bus.Invalid("reason", "is required")
 	}
 	return t.resolve(ctx, discardDeadSQL, "delivery.discarded", id, named{"org_id": t.org, "id": id, "reason": reason})
@@ -263,6 +300,9 @@ const deadExistsSQL = `select exists (select from dead_delivery where organizati
 // resolve runs one person's decision and audits it in the same transaction.
 func (t *OrgTx) resolve(ctx context.Context, sql, action string, id uuid.UUID, args named) error {
 	reason := fmt.Sprint(args["reason"])
+	if !utf8.ValidString(reason) || strings.ContainsRune(reason, 0) {
+		return bus.Invalid("reason", "must be text")
+	}
 	if utf8.RuneCountInString(reason) > 500 {
 		return bus.Invalid("reason", "must have at most 500 characters")
 	}

@@ -54,9 +54,18 @@ func translate(err error) error {
 
 // Refused tells a server that knows no such role, password or database from one
 // that cannot answer right now.
-func Refused(err error) bool {
+func Refused(err error) bool { return RefusedLogin(err) || RefusedName(err) }
+
+// RefusedLogin reports whether a server knows no such role, or another password.
+func RefusedLogin(err error) bool {
 	pg, answered := errors.AsType[*pgconn.PgError](err)
-	return answered && (pg.Code[:2] == "28" || pg.Code == "3D000")
+	return answered && pg.Code[:2] == "28"
+}
+
+// RefusedName reports whether a server has no database of that name.
+func RefusedName(err error) bool {
+	pg, answered := errors.AsType[*pgconn.PgError](err)
+	return answered && pg.Code == "3D000"
 }
 
 // rolledBack reports whether Postgres gave the transaction up for another's sake:

@@ -1,6 +1,7 @@
 package db_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -18,6 +19,7 @@ import (
 
 const (
 	home    = "203.0.113.7"
+	faraway = "198.51.100.77"
 	hisMail = "bruno@example.com"
 )
 
@@ -32,7 +34,7 @@ func alone(t *testing.T) world {
 // try begins a login and returns how long it must wait.
 func (w world) try(email, address string) time.Duration {
 	w.Helper()
-	wait, err := w.db.BeginLogin(w.Context(), email, address)
+	wait, err := w.db.BeginLogin(w.Context(), email, db.Origin{Address: address})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -57,38 +59,42 @@ func TestPasswordHas8To200CharactersAndOnlyItVerifies(t *testing.T) {
 			t.Errorf("a password of %d bytes: %v, want it taken: %t", len(password), err, want)
 		}
 	}
-	if _, err := db.HashPassword("short"); err == nil {
+	if _, err := db.HashPassword(t.Context(), "short"); err == nil {
 		t.Error("a short password is hashed")
 	}
-	hash, err := db.HashPassword("correct horse")
+	hash, err := db.HashPassword(t.Context(), "correct horse")
 	if err != nil || !strings.HasPrefix(hash, "$argon2id$") || strings.Contains(hash, "horse") {
 		t.Fatalf("HashPassword() = %q, %v", hash, err)
 	}
-	if again, err := db.HashPassword("correct horse"); err != nil || again == hash {
+	if again, err := db.HashPassword(t.Context(), "correct horse"); err != nil || again == hash {
 		t.Errorf("the same password has the same hash twice, %v", err)
 	}
 	for password, want := range map[string]bool{"correct horse": true, "correct horsf": false, "": false} {
-		if got, err := db.VerifyPassword(password, hash); err != nil || got != want {
+		if got, err := db.VerifyPassword(t.Context(), password, hash); err != nil || got != want {
 			t.Errorf("VerifyPassword(%q) = %t, %v, want %t", password, got, err, want)
 		}
 	}
-	if same, err := db.VerifyPassword("correct horse", "no hash"); err == nil || same {
+	if same, err := db.VerifyPassword(t.Context(), "correct horse", "no hash"); err == nil || same {
 		t.Errorf("VerifyPassword() of no hash = %t, %v, want an error", same, err)
 	}
-	db.VerifyNothing("correct horse")
+	if err := db.VerifyNothing(t.Context(), "correct horse"); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestManyPasswordsAtOnceAreAllVerified(t *testing.T) {
 	t.Parallel()
-	hash, err := db.HashPassword("correct horse")
+	hash, err := db.HashPassword(t.Context(), "correct horse")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var logins sync.WaitGroup
 	for range 6 {
 		logins.Go(func() {
-			db.VerifyNothing("correct horse")
-			if same, err := db.VerifyPassword("correct horse", hash); err != nil || !same {
+			if err := db.VerifyNothing(t.Context(), "correct horse"); err != nil {
+				t.Errorf("VerifyNothing() = %v", err)
+			}
+			if same, err := db.VerifyPassword(t.Context(), "correct horse", hash); err != nil || !same {
 				t.Errorf("VerifyPassword() = %t, %v", same, err)
 			}
 		})
@@ -158,7 +164,7 @@ func TestRefusedTryIsNotCountedAndDoesNotExtendTheWait(t *testing.T) {
 func (w world) text(sql string, args ...any) string {
 	w.Helper()
 	var text string
-	if err := dbtest.Conn(w.T, w.url).QueryRow(w.Context(), sql, args...).Scan(&text); err != nil {
+	if err := dbtest.Row(w.T, w.url, sql, args, &text); err != nil {
 		w.Fatal(err)
 	}
 	return text
@@ -175,8 +181,8 @@ func TestTwentyTriesAtOnceAreCountedOneByOne(t *testing.T) {
 		if through < 5 {
 			t.Errorf("%d tries got through, want the 5 that are free at least", through)
 		}
-		if n := w.count("select count(*) from login_throttle where failures = $1", through); n != 2 {
-			t.Errorf("%d of the 2 counts are the %d tries that got through", n, through)
+		if n := w.count("select count(*) from login_throttle where failures = $1", through); n != 3 {
+			t.Errorf("%d of the 3 counts are the %d tries that got through", n, through)
 		}
 	})
 	t.Run("after a wait", func(t *testing.T) {
@@ -198,7 +204,7 @@ func (w world) tries(n int) int {
 	var logins sync.WaitGroup
 	for range n {
 		logins.Go(func() {
-			wait, err := w.db.BeginLogin(w.Context(), hisMail, home)
+			wait, err := w.db.BeginLogin(w.Context(), hisMail, db.Origin{Address: home})
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -222,7 +228,7 @@ func TestTriesFromElsewhereSlowTheOwnerByTenSecondsAtMost(t *testing.T) {
 	if wait := w.try(hisMail, home); wait <= 0 || wait > 10*time.Second {
 		t.Errorf("the owner must wait %s, want up to 10 seconds", wait)
 	}
-	if wait := w.try("carla@example.com", elsewhere); wait != 0 {
+	if wait := w.try("carla@example.com", "192.0.2.200"); wait != 0 {
 		t.Errorf("another person must wait %s", wait)
 	}
 }
@@ -247,9 +253,9 @@ func TestTriesCountByPlace(t *testing.T) {
 			w := alone(t)
 			w.try(hisMail, one)
 			w.try(hisMail, tt.other)
-			want := 3 // the person's, and one for each place
+			want := 5 // the person's, and two for each place
 			if tt.same {
-				want = 2
+				want = 3
 			}
 			if n := w.count("select count(*) from login_throttle"); n != want {
 				t.Errorf("%d counts, want %d", n, want)
@@ -284,11 +290,14 @@ func TestLoginForgetsTheTriesAndIsAudited(t *testing.T) {
 	w.try(hisMail, home)
 	w.try(hisMail, "198.51.100.1")
 	w.try("carla@example.com", home)
-	if err := w.db.LoggedIn(t.Context(), user, strings.ToUpper(hisMail), home+":4711", "req-1"); err != nil {
+	if err := w.db.LoggedIn(t.Context(), user, strings.ToUpper(hisMail), db.Origin{Address: home + ":4711"}, "req-1"); err != nil {
 		t.Fatal(err)
 	}
-	if n := w.count("select count(*) from login_throttle"); n != 3 {
-		t.Errorf("%d counts are left, want the one of elsewhere and the two of the other person", n)
+	if n := w.count("select count(*) from login_throttle"); n != 5 {
+		t.Errorf("%d counts are left, want the one of elsewhere, the two of the other person and the two places'", n)
+	}
+	if n := w.count("select count(*) from login_throttle where failures = 0"); n != 0 {
+		t.Errorf("%d counts are empty: the login took back more than its own try", n)
 	}
 	if err := w.db.LoggedOut(t.Context(), user, hisMail, "req-2"); err != nil {
 		t.Fatal(err)
@@ -327,7 +336,7 @@ func TestCredentialsAreFoundInAnyCase(t *testing.T) {
 		if _, err := w.db.Credentials(t.Context(), written); !errors.Is(err, bus.ErrNotFound) {
 			t.Errorf("%s: %v, want not found", name, err)
 		}
-		if _, err := w.db.BeginLogin(t.Context(), written, home); err != nil {
+		if _, err := w.db.BeginLogin(t.Context(), written, db.Origin{Address: home}); err != nil {
 			t.Errorf("%s: BeginLogin: %v", name, err)
 		}
 	}
@@ -356,7 +365,7 @@ func TestPruningDeletesAllThatHasExpiredAndNothingElse(t *testing.T) {
 	t.Parallel()
 	w := alone(t)
 	// More than two steps of each; of each, one row is kept.
-	w.exec(`insert into sessions select 't' || n, '', clock_timestamp() - interval '1 second' from generate_series(1, 2500) n`)
+	w.exec(`insert into sessions select 't' || n, '', clock_timestamp() - interval '1 hour 1 second' from generate_series(1, 2500) n`)
 	w.exec(`insert into sessions values ('kept', '', clock_timestamp() + interval '1 hour')`)
 	w.exec(`insert into login_throttle (key, updated_at) select sha256(n::text::bytea), clock_timestamp() - interval '16 minutes' from generate_series(1, 2500) n`)
 	w.exec(`insert into login_throttle (key, updated_at) values (sha256('kept'), clock_timestamp() - interval '14 minutes')`)
@@ -372,5 +381,102 @@ func TestPruningDeletesAllThatHasExpiredAndNothingElse(t *testing.T) {
 		if n := w.count("select count(*) from " + table); n != 1 {
 			t.Errorf("%s has %d rows, want the one that is kept", table, n)
 		}
+	}
+}
+
+// Whoever tries passwords for a known e-mail takes every try that becomes free,
+// also those of its owner, unless the owner's browser is known.
+func TestKnownBrowserIsNotInTheQueueOfWhoGuesses(t *testing.T) {
+	t.Parallel()
+	w := alone(t)
+	device, err := w.db.NewDevice(hisMail)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.tries(20)
+	for from, want := range map[db.Origin]bool{
+		{Address: home}:                                 true,
+		{Address: home, Device: device}:                 false,
+		{Address: home, Device: device + "x"}:           true,
+		{Address: home, Device: "not even base64 \x00"}: true,
+	} {
+		wait, err := w.db.BeginLogin(t.Context(), strings.ToUpper(hisMail), from)
+		if err != nil || (wait > 0) != want {
+			t.Errorf("a try from %+v must wait %s, %v; want a wait: %t", from, wait, err, want)
+		}
+	}
+	// It is known for the e-mail that it has logged in as, and counted too.
+	for range 100 {
+		if _, err := w.db.BeginLogin(t.Context(), "carla@example.com", db.Origin{Address: faraway}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if wait, err := w.db.BeginLogin(t.Context(), "carla@example.com", db.Origin{Address: faraway, Device: device}); err != nil || wait <= 0 {
+		t.Errorf("a browser that is known for another e-mail must wait %s, %v; want a wait", wait, err)
+	}
+	for range 5 {
+		if _, err := w.db.BeginLogin(t.Context(), hisMail, db.Origin{Address: home, Device: device}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if wait, err := w.db.BeginLogin(t.Context(), hisMail, db.Origin{Address: home, Device: device}); err != nil || wait <= 0 {
+		t.Errorf("the 7th try of a known browser must wait %s, %v; want a wait", wait, err)
+	}
+}
+
+// A new e-mail for each try has no count of its own to slow it down.
+func TestManyEmailsFromOneNetworkAreSlowedDown(t *testing.T) {
+	t.Parallel()
+	w := alone(t)
+	through := 0
+	for i := range 150 {
+		wait, err := w.db.BeginLogin(t.Context(), fmt.Sprintf("p%d@example.com", i), db.Origin{Address: home})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if wait == 0 {
+			through++
+		}
+	}
+	if through < 100 || through > 120 {
+		t.Errorf("%d of 150 e-mails were tried, want 100 and few more", through)
+	}
+	if wait := w.try("carla@example.com", faraway); wait != 0 {
+		t.Errorf("another network must wait %s", wait)
+	}
+}
+
+func TestPasswordsAreNotHashedForWhoHasLeft(t *testing.T) {
+	t.Parallel()
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	for name, hash := range map[string]func() error{
+		"a new one":   func() error { _, err := db.HashPassword(gone, "correct horse"); return err },
+		"one to test": func() error { _, err := db.VerifyPassword(gone, "correct horse", "x"); return err },
+		"nobody's":    func() error { return db.VerifyNothing(gone, "correct horse") },
+	} {
+		if err := hash(); !errors.Is(err, bus.ErrUnavailable) {
+			t.Errorf("%s: %v, want unavailable", name, err)
+		}
+	}
+}
+
+// A request that is under way while its person logs out keeps its session with its
+// answer.
+func TestSessionThatWasEndedDoesNotComeBack(t *testing.T) {
+	t.Parallel()
+	w := alone(t)
+	s, later := w.db.SessionStore(), time.Now().Add(time.Hour)
+	if err := s.CommitCtx(t.Context(), "token", []byte("ana"), later); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.DeleteCtx(t.Context(), "token"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.CommitCtx(t.Context(), "token", []byte("ana"), later); err != nil {
+		t.Fatal(err)
+	}
+	if data, found, err := s.FindCtx(t.Context(), "token"); err != nil || found {
+		t.Errorf("FindCtx() = %q, %t, %v; want nothing", data, found, err)
 	}
 }

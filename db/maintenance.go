@@ -40,7 +40,7 @@ const pruneExpiredSQL = `
 	), ended as (
 	    delete from sessions
 	     where ctid = any(array(
-	        select ctid from sessions where expiry < clock_timestamp() limit @step for update skip locked))
+	        select ctid from sessions where expiry < clock_timestamp() - interval '1 hour' limit @step for update skip locked))
 	    returning 1
 	), tries as (
 	    delete from login_throttle

@@ -88,6 +88,12 @@ func (t *OrgTx) audit(ctx context.Context, e auditEntry) error {
 	return insertAudit(ctx, t.tx, uuid.NullUUID{UUID: t.org, Valid: true}, t.actor, e)
 }
 
+// Record audits an act that leaves no other trace: a look at what is hidden, a
+// refusal.
+func (t *OrgTx) Record(ctx context.Context, action, resourceType string, id uuid.UUID) error {
+	return t.audit(ctx, auditEntry{action: action, resourceType: resourceType, resourceID: id})
+}
+
 func insertAudit(ctx context.Context, c conn, org uuid.NullUUID, actor Actor, e auditEntry) error {
 	if e.metadata == nil {
 		e.metadata = map[string]any{}

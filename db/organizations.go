@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -36,7 +37,7 @@ func (d *DB) CreateOrganization(ctx context.Context, actor Actor, name string) (
 
 func createOrganization(ctx context.Context, tx pgx.Tx, actor Actor, name string) (Organization, error) {
 	name = strings.TrimSpace(name)
-	if name == "" || len([]rune(name)) > 200 || strings.ContainsRune(name, 0) {
+	if name == "" || !utf8.ValidString(name) || utf8.RuneCountInString(name) > 200 || strings.ContainsRune(name, 0) {
 		return Organization{}, bus.Invalid("name", "must have 1 to 200 characters")
 	}
 	org, err := one[Organization](ctx, tx, insertOrganizationSQL, named{"name": name})

@@ -3,8 +3,6 @@ package db
 import (
 	"context"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 // Overview is how an organization is doing. Counts go up to CountCap; CountCap
@@ -16,12 +14,14 @@ type Overview struct {
 	WebhooksFailing  int // whose last attempt failed, or that are disabled
 	Channels         int
 	ChannelsWorking  int
+	ChannelsWaiting  int // that need somebody: to scan a code, or because they failed
 	LastEventAt      *time.Time
 	OldestDeadDiedAt *time.Time
 }
 
 const showOverviewSQL = `
-	select (select count(*) from (select from dead_delivery where organization_id = @org_id and state in ('dead', 'uncertain') limit @cap) x)::int as dead,
+	select (select count(*) from (select from dead_delivery where organization_id = @org_id and state in ('dead', 'uncertain')
+	          order by died_at desc, delivery_id desc limit @cap) x)::int as dead,
 	       (select count(*) from (select from event_log
 	          where organization_id = @org_id and id >= uuid_v7_floor(clock_timestamp() - interval '24 hours') limit @cap) x)::int as events_today,
 	       (select count(*) from webhook_subscriptions where organization_id = @org_id and deleted_at is null)::int as webhooks,
@@ -30,25 +30,18 @@ const showOverviewSQL = `
 	       (select count(*) from channel_sessions where organization_id = @org_id and archived_at is null)::int as channels,
 	       (select count(*) from channel_sessions
 	         where organization_id = @org_id and archived_at is null and status = 'WORKING')::int as channels_working,
+	       (select count(*) from channel_sessions
+	         where organization_id = @org_id and archived_at is null
+	           and status in ('SCAN_QR_CODE', 'PASSKEY_REQUIRED', 'PASSKEY_CONFIRMATION_REQUIRED', 'FAILED'))::int as channels_waiting,
 	       (select created_at from event_log where organization_id = @org_id order by id desc limit 1) as last_event_at,
 	       (select died_at from dead_delivery where organization_id = @org_id and state in ('dead', 'uncertain')
 	         order by died_at, delivery_id limit 1) as oldest_dead_died_at`
 
 // Overview looks at the organization as a whole.
 func (t *OrgTx) Overview(ctx context.Context) (Overview, error) {
+	if _, err := t.tx.Exec(ctx, planAnewSQL); err != nil { // how far to count decides how
+		return Overview{}, wrap("look at the organization", err)
+	}
 	o, err := one[Overview](ctx, t.tx, showOverviewSQL, named{"org_id": t.org, "cap": CountCap + 1})
 	return o, wrap("look at the organization", err)
-}
-
-// Record audits an act that leaves no other trace: a look at what is hidden, a
-// refusal.
-func (t *OrgTx) Record(ctx context.Context, action, resourceType string, id uuid.UUID) error {
-	return t.audit(ctx, auditEntry{action: action, resourceType: resourceType, resourceID: id})
-}
-
-// Fresh reports whether nobody has set the installation up yet.
-func (d *DB) Fresh(ctx context.Context) (bool, error) {
-	var found bool
-	err := scan(ctx, d.pool, hasUsersSQL, named{}, &found)
-	return !found, wrap("look for users", err)
 }

@@ -24,11 +24,12 @@ type EventFilter struct {
 	Until      *time.Time // emitted before
 	Before     uuid.NullUUID
 	Limit      int
+	Bare       bool // leaves payload and metadata out
 }
 
 // EventRow is an event and what became of it. Status is pending (relayed to
-// nobody yet, or work is left), held, dead, uncertain, or done; a fact that nobody reads is
-// done.
+// nobody yet, or work is left), held, dead, uncertain, discarded (nothing is left,
+// and a person gave a delivery up), or done; a fact that nobody reads is done.
 type EventRow struct {
 	ID         uuid.UUID
 	Type       bus.Type
@@ -49,13 +50,16 @@ const eventColumnsSQL = `
 	            else coalesce((select case when bool_and(s.enabled is false) then 'held' when count(*) > 0 then 'pending' end
 	                             from delivery d
 	                             left join webhook_subscriptions s on s.id = d.destination
-	                            where d.seq = p.seq), 'done')
+	                            where d.seq = p.seq),
+	                 case when exists (select from dead_delivery x where x.organization_id = e.organization_id and x.event_id = e.id and x.state = 'discarded')
+	                      then 'discarded' else 'done' end)
 	       end as status
 	  from event_log e
 	  left join event_position p on p.event_id = e.id`
 
 const listEventsSQL = `
-	select *
+	select id, type, entity_kind, entity_id, case when not @bare then payload end as payload,
+	       case when not @bare then metadata end as metadata, created_at, seq, status
 	  from (` + eventColumnsSQL + `
 	         where e.organization_id = @org_id
 	           and (@event_type::text = '' or e.event_type = @event_type)
@@ -72,7 +76,7 @@ const listEventsSQL = `
 func (t *OrgTx) Events(ctx context.Context, f EventFilter) ([]EventRow, error) {
 	rows, err := collect[EventRow](ctx, t.tx, listEventsSQL, named{
 		"org_id": t.org, "event_type": f.Type, "entity_kind": f.EntityKind, "entity_id": f.EntityID,
-		"since": f.Since, "until": f.Until, "before": f.Before, "status": f.Status, "limit": pageLimit(f.Limit),
+		"since": f.Since, "until": f.Until, "before": f.Before, "status": f.Status, "limit": pageLimit(f.Limit), "bare": f.Bare,
 	})
 	return rows, wrap("list events", err)
 }

@@ -29,7 +29,7 @@ const describeSchema = `
 	      left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
 	    union all
 	    select t.name, 2, row_number() over (partition by t.oid order by k.contype, k.conname), format('    %s %s', k.conname, pg_get_constraintdef(k.oid))
-	      from tables t join pg_constraint k on k.conrelid = t.oid
+	      from tables t join pg_constraint k on k.conrelid = t.oid and k.contype <> 'n' -- 18 and later list not-null as constraints too
 	    union all
 	    select t.name, 3, row_number() over (partition by t.oid order by i.relname), '    ' || pg_get_indexdef(i.oid)
 	      from tables t join pg_index x on x.indrelid = t.oid join pg_class i on i.oid = x.indexrelid

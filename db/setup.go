@@ -126,7 +126,7 @@ const openSetupSQL = `
 // OpenSetup returns a new one-time setup token, or "" when the installation has
 // a user already. An earlier token is void.
 func (d *DB) OpenSetup(ctx context.Context) (string, error) {
-	token := base64.RawURLEncoding.EncodeToString(randomBytes(32))
+	token := base64.RawURLEncoding.EncodeToString(randomBytes(16)) // short enough for a line of a terminal
 	var opened bool
 	err := scan(ctx, d.pool, openSetupSQL, named{"hash": hashToken(token), "life": SetupLinkLife}, &opened)
 	if err = translate(err); err == bus.ErrNotFound { //nolint:errorlint // translate returns the sentinel bare
@@ -150,4 +150,11 @@ func checkSetup(ctx context.Context, c conn, token string) (bool, error) {
 		return false, nil
 	}
 	return subtle.ConstantTimeCompare(hash, hashToken(token)) == 1, wrap("check setup link", err)
+}
+
+// Fresh reports whether nobody has set the installation up yet.
+func (d *DB) Fresh(ctx context.Context) (bool, error) {
+	var found bool
+	err := scan(ctx, d.pool, hasUsersSQL, named{}, &found)
+	return !found, wrap("look for users", err)
 }

@@ -97,7 +97,7 @@ func (w world) later(d time.Duration) {
 
 func (w world) exec(sql string, args ...any) {
 	w.Helper()
-	if _, err := dbtest.Conn(w.T, w.url).Exec(w.Context(), sql, args...); err != nil {
+	if _, err := dbtest.Exec(w.T, w.url, sql, args...); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -105,7 +105,7 @@ func (w world) exec(sql string, args ...any) {
 func (w world) count(sql string, args ...any) int {
 	w.Helper()
 	var n int
-	if err := dbtest.Conn(w.T, w.url).QueryRow(w.Context(), sql, args...).Scan(&n); err != nil {
+	if err := dbtest.Row(w.T, w.url, sql, args, &n); err != nil {
 		w.Fatal(err)
 	}
 	return n

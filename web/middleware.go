@@ -5,8 +5,10 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,6 +31,28 @@ func requestID(next http.Handler) http.Handler {
 		w.Header().Set("X-Request-Id", id)
 		next.ServeHTTP(w, r.WithContext(problem.WithRequestID(r.Context(), id)))
 	})
+}
+
+// believe takes the address and the scheme of a client from what a proxy says of
+// them, if the proxy is one of those named; what anybody else says is dropped. Of
+// a list of addresses the last is the proxy's own finding.
+func believe(proxies []netip.Prefix) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			peer, err := netip.ParseAddrPort(r.RemoteAddr)
+			trusted := err == nil && slices.ContainsFunc(proxies, func(p netip.Prefix) bool { return p.Contains(peer.Addr().Unmap()) })
+			if !trusted {
+				r.Header.Del("X-Forwarded-For")
+				r.Header.Del("X-Forwarded-Proto")
+			} else if said := r.Header.Values("X-Forwarded-For"); len(said) > 0 {
+				list := strings.Split(said[len(said)-1], ",")
+				if client, err := netip.ParseAddr(strings.TrimSpace(list[len(list)-1])); err == nil {
+					r.RemoteAddr = netip.AddrPortFrom(client, 0).String()
+				}
+			}
+			next.ServeHTTP(w, r)
+		})
+	}
 }
 
 // accessLog writes one line for each request, at debug: a healthy hour shows

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"net/netip"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
@@ -19,7 +20,8 @@ type Options struct {
 	DB        *db.DB
 	Policy    urlpolicy.Policy // what webhook subscriptions may point at
 	Logger    *slog.Logger
-	PublicURL string // for links; "" takes scheme and host from the request
+	PublicURL string         // for links; "" takes scheme and host from the request
+	Proxies   []netip.Prefix // whose word on the address and scheme of clients is believed
 
 	// Inbound serves everything under /v1/webhooks/ and sees the whole path. It
 	// authenticates and bounds its requests itself. It may be nil.
@@ -35,6 +37,7 @@ type Options struct {
 func New(o Options) http.Handler {
 	r := chi.NewRouter()
 	r.Use(
+		believe(o.Proxies),
 		requestID,
 		accessLog(o.Logger),
 		recoverPanics(o.Logger),

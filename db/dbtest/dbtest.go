@@ -157,6 +157,30 @@ func Conn(tb testing.TB, url string) *pgx.Conn {
 	return c
 }
 
+// Exec runs one statement and returns how many rows it touched. Its connection is
+// closed again: those of Conn stay until the test ends.
+func Exec(tb testing.TB, url, sql string, args ...any) (int64, error) {
+	tb.Helper()
+	c, err := pgx.Connect(tb.Context(), url)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close(context.Background()) //nolint:errcheck // it has served
+	tag, err := c.Exec(tb.Context(), sql, args...)
+	return tag.RowsAffected(), err
+}
+
+// Row reads one row into dest, over a connection that it closes again.
+func Row(tb testing.TB, url, sql string, args []any, dest ...any) error {
+	tb.Helper()
+	c, err := pgx.Connect(tb.Context(), url)
+	if err != nil {
+		return err
+	}
+	defer c.Close(context.Background()) //nolint:errcheck // it has served
+	return c.QueryRow(tb.Context(), sql, args...).Scan(dest...)
+}
+
 // Eventually waits until ok returns true and fails the test when that takes
 // longer than a minute: a bound for a hanging test, not an expectation.
 func Eventually(tb testing.TB, what string, ok func() bool) {

@@ -111,12 +111,15 @@ create table dead_delivery (
     resolved_at      timestamptz,
     constraint dead_delivery_resolved_check check ((state in ('dead', 'uncertain')) = (resolved_at is null))
 );
--- One for each filter of the list, in the list's order, and one for who sees all organizations.
+-- One for each filter of the list, in the list's order, and the same for who sees all organizations.
 create index dead_delivery_open_idx on dead_delivery (organization_id, died_at desc, delivery_id desc) where state in ('dead', 'uncertain');
 create index dead_delivery_type_idx on dead_delivery (organization_id, event_type, died_at desc, delivery_id desc) where state in ('dead', 'uncertain');
 create index dead_delivery_kind_idx on dead_delivery (organization_id, entity_kind, died_at desc, delivery_id desc) where state in ('dead', 'uncertain');
 create index dead_delivery_consumer_idx on dead_delivery (organization_id, consumer_id, died_at desc, delivery_id desc) where state in ('dead', 'uncertain');
 create index dead_delivery_everywhere_idx on dead_delivery (died_at desc, delivery_id desc) where state in ('dead', 'uncertain');
+create index dead_delivery_everywhere_type_idx on dead_delivery (event_type, died_at desc, delivery_id desc) where state in ('dead', 'uncertain');
+create index dead_delivery_everywhere_kind_idx on dead_delivery (entity_kind, died_at desc, delivery_id desc) where state in ('dead', 'uncertain');
+create index dead_delivery_everywhere_consumer_idx on dead_delivery (consumer_id, died_at desc, delivery_id desc) where state in ('dead', 'uncertain');
 create index dead_delivery_event_idx on dead_delivery (organization_id, event_id);
 
 -- What each try of a consumer that calls outside found.

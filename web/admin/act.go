@@ -1,10 +1,13 @@
 package admin
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -16,8 +19,9 @@ import (
 type action string
 
 const (
-	replay  action = "replay"
-	discard action = "discard"
+	replay      action = "replay"
+	discard     action = "discard"
+	confirmDone action = "confirm" // what nobody knows to have happened has happened
 )
 
 // confirm asks on a page of its own before anything happens.
@@ -50,13 +54,16 @@ func (c *console) renderConfirm(w http.ResponseWriter, r *http.Request, status i
 	return nil
 }
 
+// actTimeout bounds one posted decision, below what the server gives an answer.
+const actTimeout = 50 * time.Second
+
 // carryOut does what was confirmed, each delivery for itself, and says what became
 // of how many.
 func (c *console) carryOut(act action) func(w http.ResponseWriter, r *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		if err := r.ParseForm(); err != nil {
-			return err
-		}
+		ctx, cancel := context.WithTimeout(r.Context(), actTimeout)
+		defer cancel()
+		r = r.WithContext(ctx)
 		if err := c.mayAct(r); err != nil {
 			return err
 		}
@@ -75,6 +82,8 @@ func (c *console) carryOut(act action) func(w http.ResponseWriter, r *http.Reque
 				return c.renderConfirm(w, r, http.StatusUnprocessableEntity, act, ids, visitOf(r).fieldFault(field))
 			}
 			if err := t.count(err); err != nil {
+				// What was done is done, and the next page says so.
+				c.sessions.Put(r.Context(), sessionFlash, visitOf(r).outcome(act, t))
 				return err
 			}
 		}
@@ -88,11 +97,17 @@ func (c *console) carryOut(act action) func(w http.ResponseWriter, r *http.Reque
 
 // decide carries out one decision in a transaction of its own.
 func (c *console) decide(r *http.Request, act action, row db.DeadDelivery) error {
+	// A browser counts a line's end as one character and sends two.
+	reason := strings.TrimSpace(strings.ReplaceAll(r.PostFormValue("reason"), "\r\n", "\n"))
 	return c.db.InOrg(r.Context(), row.OrgID, visitOf(r).actor(r), func(t *db.OrgTx) error {
-		if act == replay {
-			return t.Replay(r.Context(), row.ID, r.PostFormValue("reason"))
+		switch act {
+		case replay:
+			return t.Replay(r.Context(), row.ID, reason)
+		case confirmDone:
+			return t.ConfirmDone(r.Context(), row.ID, reason)
+		default:
+			return t.Discard(r.Context(), row.ID, reason)
 		}
-		return t.Discard(r.Context(), row.ID, r.PostFormValue("reason"))
 	})
 }
 
@@ -115,19 +130,30 @@ func (t *tally) count(err error) error {
 	return nil
 }
 
-// mayAct refuses who may not decide; the refusal is audited.
+// mayAct refuses who may not decide.
 func (c *console) mayAct(r *http.Request) error {
-	v := visitOf(r)
-	if v.scope.mayAct {
+	if visitOf(r).scope.mayAct {
 		return nil
 	}
+	return c.deny(r, "delivery", uuid.Nil)
+}
+
+// deny audits a refusal and returns it.
+func (c *console) deny(r *http.Request, kind string, id uuid.UUID) error {
+	const denied = "authz.denied"
+	v := visitOf(r)
+	var err error
 	if v.scope.all() {
-		return errForbidden
+		err = c.db.Record(r.Context(), v.actor(r), denied, kind, id)
+	} else {
+		err = c.db.InOrg(r.Context(), v.scope.org, v.actor(r), func(t *db.OrgTx) error {
+			return t.Record(r.Context(), denied, kind, id)
+		})
 	}
-	err := c.db.InOrg(r.Context(), v.scope.org, v.actor(r), func(t *db.OrgTx) error {
-		return t.Record(r.Context(), "authz.denied", "delivery", uuid.Nil)
-	})
-	return errors.Join(errForbidden, err)
+	if err != nil {
+		return err
+	}
+	return errForbidden
 }
 
 // deadByID loads deliveries of whatever the person looks at.

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"errors"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/alexedwards/scs/v2"
 	"github.com/go-chi/chi/v5"
 
+	"github.com/deskcomm/deskcomm/bus"
 	"github.com/deskcomm/deskcomm/db"
 )
 
@@ -48,7 +50,7 @@ func New(o Options) http.Handler {
 	r.Use(pageHeaders, c.withVisit, c.sameOrigin)
 	r.Get("/static/{version}/{file}", c.assets.serve)
 	r.Group(func(r chi.Router) {
-		r.Use(limitForm, c.sessions.LoadAndSave)
+		r.Use(limitForm, c.readForm, c.sessions.LoadAndSave)
 		r.Get("/setup", c.page(c.showSetup))
 		r.Post("/setup", c.page(c.setUp))
 		r.Get("/login", c.page(c.showLogin))
@@ -56,11 +58,12 @@ func New(o Options) http.Handler {
 		r.Group(func(r chi.Router) {
 			r.Use(c.requirePerson)
 			r.Post("/logout", c.page(c.logOut))
+			r = r.With(c.requireScope)
 			r.Get("/", c.page(c.showOverview))
 			r.Get("/events/{id}", c.page(c.showEvent))
 			r.Get("/dlq", c.page(c.listDead))
 			r.Get("/dlq/news", c.page(c.countNews))
-			for _, act := range []action{replay, discard} {
+			for _, act := range []action{replay, discard, confirmDone} {
 				r.Get("/dlq/"+string(act), c.page(c.confirm(act)))
 				r.Post("/dlq/"+string(act), c.page(c.carryOut(act)))
 			}
@@ -68,7 +71,7 @@ func New(o Options) http.Handler {
 		})
 	})
 	noPage := c.page(func(http.ResponseWriter, *http.Request) error { return errNoPage })
-	r.NotFound(chi.Chain(limitForm, c.sessions.LoadAndSave, c.requirePerson).HandlerFunc(noPage).ServeHTTP)
+	r.NotFound(chi.Chain(limitForm, c.readForm, c.sessions.LoadAndSave, c.requirePerson, c.requireScope).HandlerFunc(noPage).ServeHTTP)
 	r.MethodNotAllowed(noPage)
 	return r
 }
@@ -88,6 +91,22 @@ func pageHeaders(next http.Handler) http.Handler {
 }
 
 func limitForm(next http.Handler) http.Handler { return http.MaxBytesHandler(next, maxForm) }
+
+// readForm reads a posted form before anything asks for its values: who asks later
+// is not told that it could not be read.
+func (c *console) readForm(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		err := r.ParseForm()
+		if _, large := errors.AsType[*http.MaxBytesError](err); err != nil && !large {
+			err = bus.Invalid("form", "must be a form")
+		}
+		if err != nil && r.Method == http.MethodPost {
+			c.fail(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
 
 // sameOrigin refuses what another site's page posts here.
 func (c *console) sameOrigin(next http.Handler) http.Handler {

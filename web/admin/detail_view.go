@@ -21,7 +21,9 @@ type deadView struct {
 	Error                 string
 	Decision              string // what a person decided, "" while nobody has
 	MayAct                bool
+	Uncertain             bool // nobody knows whether it has happened
 	ReplayURL, DiscardURL string
+	ConfirmURL            string
 	Facts                 []fact
 	Deliveries            deliveriesView
 	Attempts              attemptsView
@@ -93,7 +95,9 @@ func (v *visit) deadView(f frame, d deadDetail, reveal bool) deadView {
 		frame: f, ListURL: v.scope.url("/admin/dlq"), Type: string(d.Type), Status: v.badge(status),
 		Sentence: v.count("WhatFailed", d.Attempts, "Type", string(d.Type), "Where", where(d.Consumer, d.DestinationURL)),
 		Advice:   v.advice(d.LastError), Error: v.masked(d.LastError, reveal), Decision: v.decision(d.DeadDelivery),
-		MayAct:     v.scope.mayAct && d.State == "dead",
+		MayAct:     v.scope.mayAct && (d.State == "dead" || d.State == "uncertain"),
+		Uncertain:  d.State == "uncertain",
+		ConfirmURL: v.scope.url("/admin/dlq/confirm", act...),
 		ReplayURL:  v.scope.url("/admin/dlq/replay", act...),
 		DiscardURL: v.scope.url("/admin/dlq/discard", act...),
 		Facts: []fact{
@@ -108,6 +112,10 @@ func (v *visit) deadView(f frame, d deadDetail, reveal bool) deadView {
 		Deliveries: v.deliveriesView(d.others, self, d.ID),
 		Attempts:   v.attemptsView(d.attempts, false, reveal),
 		Payload:    v.payloadView(d.Payload, self, reveal),
+	}
+	if view.Uncertain {
+		view.Sentence = v.text("WhatIsUncertain", "Type", string(d.Type), "Where", where(d.Consumer, d.DestinationURL))
+		view.Advice = v.L.AdviceUncertain
 	}
 	return view
 }
@@ -190,7 +198,7 @@ func (v *visit) deliveriesView(rows []db.DeliveryRow, self string, current uuid.
 	for _, d := range rows {
 		row := deliveryRow{
 			ID: d.ID.String(), Consumer: d.Consumer, Destination: deref(d.URL), Status: v.badge(d.Status),
-			Attempts: fmt.Sprintf("%d/%d", d.Attempts, d.MaxAttempts), Error: maskText(short(deref(d.LastError))), Current: d.ID == current,
+			Attempts: fmt.Sprintf("%d/%d", d.Attempts, d.MaxAttempts), Error: short(maskText(deref(d.LastError))), Current: d.ID == current,
 		}
 		if d.NextAttemptAt != nil {
 			row.Next = v.at(*d.NextAttemptAt)
@@ -230,7 +238,7 @@ func (v *visit) payloadView(payload []byte, self string, reveal bool) payloadVie
 	if hidden > 0 {
 		view.Note = v.count("MaskedCount", hidden)
 	}
-	if !reveal && v.scope.mayReveal() {
+	if !reveal && v.scope.mayShow {
 		view.RevealURL = v.scope.url(self, "reveal", "1") + "#payload"
 	}
 	return view

@@ -15,28 +15,23 @@ import (
 // decision may take.
 const pageSize = 50
 
-// listDead shows what waits for a person.
+// listDead shows what waits for a person. A filter that cannot be read shows
+// itself, with what is wrong, and no rows.
 func (c *console) listDead(w http.ResponseWriter, r *http.Request) error {
 	v := visitOf(r)
 	f := filterOf(r.URL.Query())
 	wanted, err := f.forStore(v.scope.zone)
+	var list deadList
+	status := http.StatusOK
 	if field, ok := errors.AsType[*bus.FieldError](err); ok {
-		render(w, r, http.StatusBadRequest, deadListPage(v.deadListView(c.frame(r, v.L.DeadLetters), f, deadList{alert: v.fieldFault(field)})))
-		return nil
-	}
-	wanted.Limit = pageSize + 1
-	list, err := c.deadList(r, wanted)
-	if err != nil {
+		list.alert, status = v.fieldFault(field), http.StatusBadRequest
+	} else if err != nil {
+		return err
+	} else if list, err = c.deadList(r, wanted); err != nil {
 		return err
 	}
-	if v.person.Platform != db.PlatformNone {
-		if list.organizations, err = c.db.OrganizationNames(r.Context()); err != nil {
-			return err
-		}
-	} else if len(v.person.Memberships) > 1 {
-		list.organizations = v.person.Memberships
-	}
-	render(w, r, http.StatusOK, deadListPage(v.deadListView(c.frame(r, v.L.DeadLetters), f, list)))
+	list.organizations = v.person.Memberships
+	render(w, r, status, deadListPage(v.deadListView(c.frame(r, v.L.DeadLetters), f, list)))
 	return nil
 }
 
@@ -45,11 +40,12 @@ type deadList struct {
 	rows          []db.DeadDelivery
 	total         int
 	names         db.DeadNames
-	organizations []db.Membership // to choose from; empty for who has one
+	organizations []db.Membership // the person's own
 	alert         string
 }
 
 func (c *console) deadList(r *http.Request, f db.DeadFilter) (list deadList, err error) {
+	f.Limit = pageSize + 1
 	v := visitOf(r)
 	if v.scope.all() {
 		list.rows, list.total, err = c.db.DeadEverywhere(r.Context(), v.actor(r), f)
@@ -62,9 +58,7 @@ func (c *console) deadList(r *http.Request, f db.DeadFilter) (list deadList, err
 		if list.rows, err = t.DeadDeliveries(r.Context(), f); err != nil {
 			return err
 		}
-		whole := f
-		whole.BeforeAt, whole.BeforeID = nil, uuid.NullUUID{}
-		if list.total, err = t.CountDead(r.Context(), whole); err != nil {
+		if list.total, err = t.CountDead(r.Context(), f); err != nil {
 			return err
 		}
 		list.names, err = t.DeadNames(r.Context())
@@ -115,6 +109,9 @@ func (c *console) showDead(w http.ResponseWriter, r *http.Request) error {
 	}
 	var d deadDetail
 	reveal := r.URL.Query().Get("reveal") == "1"
+	if reveal && !v.scope.mayShow {
+		return c.deny(r, "delivery", id)
+	}
 	err = c.inScope(r, func(t *db.OrgTx) error {
 		if d.DeadDelivery, err = t.DeadDelivery(r.Context(), id); err != nil {
 			return err
@@ -158,14 +155,10 @@ func (c *console) toOrganizationOf(w http.ResponseWriter, r *http.Request, id uu
 	return nil
 }
 
-// reveal audits that personal data is shown, if it is asked for and the person
-// may see it.
+// reveal audits that personal data is shown, if it is asked for.
 func (v *visit) reveal(r *http.Request, t *db.OrgTx, asked bool, kind string, id uuid.UUID) error {
 	if !asked {
 		return nil
-	}
-	if !v.scope.mayReveal() {
-		return errForbidden
 	}
 	return t.Record(r.Context(), "payload.revealed", kind, id)
 }

@@ -73,10 +73,16 @@ func (v *visit) deadListView(f frame, wanted filter, list deadList) deadListView
 		MayAct: v.scope.mayAct, ShowOrganization: v.scope.all(), Back: wanted.query(),
 	}
 	if list.total > 0 {
-		view.Count = v.count("DeadCount", list.total, "Count", v.capped(list.total))
+		view.Count = v.count("DeadCount", list.total, "Count", v.capped(list.total, db.CountCap))
 	}
 	if wanted.narrows() {
 		view.ClearURL, view.Empty = v.scope.url("/admin/dlq"), v.L.NothingMatches
+	}
+	switch {
+	case list.alert != "":
+		view.Empty = ""
+	case wanted.Before != "":
+		view.Empty = v.L.NothingOnPage
 	}
 	if wanted.Before != "" {
 		first := wanted
@@ -113,7 +119,7 @@ func (v *visit) deadRow(d db.DeadDelivery, wanted filter) deadRow {
 	return deadRow{
 		ID: d.ID.String(), URL: own.url("/admin/dlq/" + d.ID.String()), Organization: d.Organization,
 		Type: string(d.Type), Entity: entity(d.EntityKind, d.EntityID), Consumer: d.Consumer, Destination: deref(d.DestinationURL),
-		Error: maskText(short(d.LastError)), Attempts: v.count("AttemptCount", d.Attempts), Died: v.at(d.DiedAt),
+		Error: short(maskText(d.LastError)), Attempts: v.count("AttemptCount", d.Attempts), Died: v.at(d.DiedAt),
 		SelectLabel: v.L.Select + ": " + label, ReplayLabel: v.L.Replay + ": " + label, DiscardLabel: v.L.Discard + ": " + label,
 		Status: v.badge(d.State), MayAct: d.State == "dead",
 		ReplayURL: v.scope.url("/admin/dlq/replay", act...), DiscardURL: v.scope.url("/admin/dlq/discard", act...),
@@ -150,21 +156,23 @@ func (v *visit) consumerOptions(names []string, chosen string) []option {
 	return list
 }
 
-// organizationOptions lists what the person can look at.
-func (v *visit) organizationOptions(orgs []db.Membership) []option {
-	if len(orgs) == 0 {
+// organizationOptions lists what the person can look at, if there is a choice: their
+// own organizations, all for who administers the platform, and the one that is open.
+func (v *visit) organizationOptions(own []db.Membership) []option {
+	platform := v.person.Platform != db.PlatformNone
+	if len(own) < 2 && !platform {
 		return nil
 	}
 	var list []option
-	if v.person.Platform != db.PlatformNone {
+	if platform {
 		list = append(list, option{Value: everywhere, Text: v.L.AllOrganizations, Selected: v.scope.all()})
 	}
 	known := v.scope.all()
-	for _, o := range orgs {
+	for _, o := range own {
 		list = append(list, option{Value: o.OrgID.String(), Text: o.Organization, Selected: o.OrgID == v.scope.org})
 		known = known || o.OrgID == v.scope.org
 	}
-	if !known { // beyond the names that fit the list
+	if !known {
 		list = append(list, option{Value: v.scope.org.String(), Text: v.scope.name, Selected: true})
 	}
 	return list
@@ -176,7 +184,7 @@ func (v *visit) newsView(f filter, n int) newsView {
 		return newsView{}
 	}
 	return newsView{
-		Text: v.count("News", n, "Count", v.capped(n)), URL: v.scope.url("/admin/dlq", f.pairs()...),
+		Text: v.count("News", n, "Count", v.capped(n, db.CountCap)), URL: v.scope.url("/admin/dlq", f.pairs()...),
 	}
 }
 
@@ -189,18 +197,27 @@ type confirmView struct {
 	ReasonRequired      bool
 	Alert               string
 	Rows                []confirmRow
+	Dead                bool // there is something left to decide about
 	Organization        string
 	Back, Cancel        string
 }
 
-type confirmRow struct{ ID, Type, Where, Error, Warning string }
+type confirmRow struct {
+	ID, Type, Entity, Where, Error string
+	Died                           moment
+	Warning                        string
+}
 
 // title is what a decision is called.
 func (v *visit) title(act action) string {
-	if act == replay {
+	switch act {
+	case replay:
 		return v.L.Replay
+	case confirmDone:
+		return v.L.ConfirmDone
+	default:
+		return v.L.Discard
 	}
-	return v.L.Discard
 }
 
 func (v *visit) confirmView(f frame, act action, rows []db.DeadDelivery) confirmView {
@@ -208,13 +225,23 @@ func (v *visit) confirmView(f frame, act action, rows []db.DeadDelivery) confirm
 	switch act {
 	case replay:
 		view.Lead, view.Tone, view.ReasonLabel = v.count("ReplayLead", len(rows)), "primary", v.L.ReasonOptional
+	case confirmDone:
+		view.Lead, view.Tone, view.ReasonLabel = v.count("ConfirmLead", len(rows)), "primary", v.L.ReasonOptional
 	case discard:
 		view.Lead, view.Tone, view.ReasonLabel = v.count("DiscardLead", len(rows)), "primary danger", v.L.ReasonRequired
 		view.ReasonRequired = true
 	}
 	for _, d := range rows {
-		row := confirmRow{ID: d.ID.String(), Type: string(d.Type), Where: where(d.Consumer, d.DestinationURL), Error: maskText(short(d.LastError))}
-		if d.State != "dead" {
+		row := confirmRow{
+			ID: d.ID.String(), Type: string(d.Type), Entity: entity(d.EntityKind, d.EntityID), Where: where(d.Consumer, d.DestinationURL),
+			Error: short(maskText(d.LastError)), Died: v.at(d.DiedAt),
+		}
+		switch {
+		case d.State == "uncertain" && act == replay:
+			row.Warning, view.Dead = v.L.MayHappenTwice, true
+		case d.State == "uncertain", d.State == "dead" && act != confirmDone:
+			view.Dead = true
+		default:
 			row.Warning = v.L.NotDeadAnyMore
 		}
 		view.Rows = append(view.Rows, row)
@@ -224,10 +251,7 @@ func (v *visit) confirmView(f frame, act action, rows []db.DeadDelivery) confirm
 
 // outcome says what became of the deliveries of one decision.
 func (v *visit) outcome(act action, t tally) string {
-	id := "Discarded"
-	if act == replay {
-		id = "Replayed"
-	}
+	id := map[action]string{replay: "Replayed", discard: "Discarded", confirmDone: "Confirmed"}[act]
 	var parts []string
 	if t.done > 0 {
 		parts = append(parts, v.count(id, t.done))

@@ -21,7 +21,9 @@ type filter struct {
 
 // filterOf reads a filter from the parameters of a URL.
 func filterOf(q url.Values) filter {
-	get := func(name string) string { return strings.TrimSpace(q.Get(name)) }
+	get := func(name string) string { // what Postgres cannot take is nobody's name
+		return strings.TrimSpace(strings.ReplaceAll(strings.ToValidUTF8(q.Get(name), "\uFFFD"), "\x00", "\uFFFD"))
+	}
 	return filter{
 		EventType: get("event_type"), EntityKind: get("entity_kind"), Consumer: get("consumer"),
 		Since: get("since"), Until: get("until"), Before: get("before"),

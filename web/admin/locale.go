@@ -11,8 +11,6 @@ import (
 
 	"github.com/nicksnyder/go-i18n/v2/i18n"
 	"golang.org/x/text/language"
-
-	"github.com/deskcomm/deskcomm/db"
 )
 
 //go:embed locales/*.json
@@ -119,10 +117,10 @@ func (l *locale) number(n int) string {
 	return sign + digits
 }
 
-// capped prints a count that was made up to db.CountCap; one more means more.
-func (l *locale) capped(n int) string {
-	if n > db.CountCap {
-		return l.number(db.CountCap) + "+"
+// capped prints a count that was made up to limit; one more means more.
+func (l *locale) capped(n, limit int) string {
+	if n > limit {
+		return l.number(limit) + "+"
 	}
 	return l.number(n)
 }
@@ -149,7 +147,7 @@ func (l *locale) moment(at, now time.Time, zone *time.Location) moment {
 
 // ago says how long ago d was, or how far ahead when it is negative.
 func (l *locale) ago(d time.Duration) string {
-	if d < 0 {
+	if d <= -time.Second {
 		return l.text("In", "D", l.span(-d))
 	}
 	if d < 5*time.Second {

@@ -1,13 +1,14 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -48,8 +49,11 @@ func (c *console) logIn(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	v := visitOf(r)
-	email, address := strings.TrimSpace(r.PostFormValue("email")), addressOf(r)
-	wait, err := c.db.BeginLogin(r.Context(), email, address)
+	email, from := strings.TrimSpace(r.PostFormValue("email")), db.Origin{Address: r.RemoteAddr}
+	if device, err := r.Cookie(deviceCookie); err == nil {
+		from.Device = device.Value
+	}
+	wait, err := c.db.BeginLogin(r.Context(), email, from)
 	if err != nil {
 		return err
 	}
@@ -67,10 +71,7 @@ func (c *console) logIn(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := c.db.LoggedIn(r.Context(), user.UserID, email, address, problem.RequestID(r.Context())); err != nil {
-		return err
-	}
-	if err := c.startSession(r.Context(), user.UserID, user.SessionVersion); err != nil {
+	if err := c.enter(w, r, user, email, from); err != nil {
 		return err
 	}
 	http.Redirect(w, r, localPage(r.PostFormValue("next")), http.StatusSeeOther)
@@ -85,14 +86,38 @@ func (c *console) checkPassword(ctx context.Context, email, password string) (db
 		return db.Credentials{}, err
 	}
 	if err != nil {
-		db.VerifyNothing(password)
-		return db.Credentials{}, bus.ErrUnauthorized
+		return db.Credentials{}, cmp.Or(db.VerifyNothing(ctx, password), bus.ErrUnauthorized)
 	}
-	ok, err := db.VerifyPassword(password, user.PasswordHash)
+	ok, err := db.VerifyPassword(ctx, password, user.PasswordHash)
 	if err == nil && !ok {
 		err = bus.ErrUnauthorized
 	}
 	return user, err
+}
+
+// deviceCookie is what a browser keeps of its last login; see db.NewDevice.
+const (
+	deviceCookie = "deskcomm_device"
+	deviceLife   = 180 * 24 * time.Hour
+)
+
+// enter logs a person in.
+func (c *console) enter(w http.ResponseWriter, r *http.Request, user db.Credentials, email string, from db.Origin) error {
+	if err := c.startSession(r.Context(), user.UserID, user.SessionVersion); err != nil {
+		return err
+	}
+	device, err := c.db.NewDevice(email)
+	if err != nil {
+		return err
+	}
+	if err := c.db.LoggedIn(r.Context(), user.UserID, email, from, problem.RequestID(r.Context())); err != nil {
+		return errors.Join(err, c.sessions.Destroy(r.Context()))
+	}
+	http.SetCookie(w, &http.Cookie{
+		Name: deviceCookie, Value: device, Path: "/admin/login", MaxAge: int(deviceLife.Seconds()),
+		HttpOnly: true, Secure: c.sessions.Cookie.Secure, SameSite: http.SameSiteStrictMode,
+	})
+	return nil
 }
 
 // startSession makes a session under a new token: one that was planted in the
@@ -103,7 +128,9 @@ func (c *console) startSession(ctx context.Context, user uuid.UUID, version int)
 	}
 	c.sessions.Put(ctx, sessionUser, user.String())
 	c.sessions.Put(ctx, sessionVersion, version)
-	return nil
+	// Now and not with the answer: what cannot be kept must not look like a login.
+	_, _, err := c.sessions.Commit(ctx)
+	return err
 }
 
 func (c *console) logOut(w http.ResponseWriter, r *http.Request) error {
@@ -127,14 +154,4 @@ func localPage(target string) string {
 		return "/admin/"
 	}
 	return u.RequestURI()
-}
-
-// addressOf is the network address that a request came from. Behind a proxy it is
-// the proxy's.
-func addressOf(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return r.RemoteAddr
-	}
-	return host
 }

@@ -27,7 +27,7 @@ func (c *console) showOverview(w http.ResponseWriter, r *http.Request) error {
 		if o.Overview, err = t.Overview(r.Context()); err != nil {
 			return err
 		}
-		if o.events, err = t.Events(r.Context(), db.EventFilter{Limit: recentEvents}); err != nil {
+		if o.events, err = t.Events(r.Context(), db.EventFilter{Limit: recentEvents, Bare: true}); err != nil {
 			return err
 		}
 		o.webhooks, err = t.Subscriptions(r.Context(), db.Page{Limit: db.MaxPage})
@@ -56,6 +56,9 @@ func (c *console) showEvent(w http.ResponseWriter, r *http.Request) error {
 	}
 	var d eventDetail
 	reveal := r.URL.Query().Get("reveal") == "1"
+	if reveal && !v.scope.mayShow {
+		return c.deny(r, "event", id)
+	}
 	err = c.inScope(r, func(t *db.OrgTx) (err error) {
 		if d.EventRow, err = t.Event(r.Context(), id); err != nil {
 			return err

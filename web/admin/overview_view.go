@@ -9,7 +9,7 @@ import (
 type overviewView struct {
 	frame
 
-	URL      string // of the page itself
+	URL      string // of the page itself, to ask again; "" when each look is audited
 	Zone     string
 	Cards    []cardView
 	Events   []eventRow
@@ -36,7 +36,10 @@ type webhookRow struct {
 }
 
 func (v *visit) overviewView(f frame, o overview) overviewView {
-	view := overviewView{frame: f, URL: v.scope.url("/admin/"), Zone: v.zoneNote(), Cards: v.overviewCards(o)}
+	view := overviewView{frame: f, Zone: v.zoneNote(), Cards: v.overviewCards(o)}
+	if !v.scope.platform {
+		view.URL = v.scope.url("/admin/")
+	}
 	for _, e := range o.events {
 		view.Events = append(view.Events, eventRow{
 			ID: e.ID.String(), URL: v.scope.url("/admin/events/" + e.ID.String()), Type: string(e.Type), Entity: entity(e.EntityKind, e.EntityID),
@@ -51,7 +54,7 @@ func (v *visit) overviewView(f frame, o overview) overviewView {
 
 func (v *visit) overviewCards(o overview) []cardView {
 	dead := cardView{
-		Label: v.L.Dead, Number: v.capped(o.Dead), Note: v.L.DeadNone, URL: v.scope.url("/admin/dlq"), Tone: "good",
+		Label: v.L.Dead, Number: v.capped(o.Dead, db.CountCap), Note: v.L.DeadNone, URL: v.scope.url("/admin/dlq"), Tone: "good",
 	}
 	if o.Dead > 0 {
 		dead.Tone, dead.Note = "bad", v.L.DeadSome
@@ -59,7 +62,7 @@ func (v *visit) overviewCards(o overview) []cardView {
 	if o.OldestDeadDiedAt != nil {
 		dead.Note = v.text("DeadOldest", "Ago", v.at(*o.OldestDeadDiedAt).Ago)
 	}
-	events := cardView{Label: v.L.EventsToday, Number: v.capped(o.EventsToday), Note: v.L.NoEvents}
+	events := cardView{Label: v.L.EventsToday, Number: v.capped(o.EventsToday, db.CountCap), Note: v.L.NoEvents}
 	if o.LastEventAt != nil {
 		events.Note = v.text("LastEvent", "Ago", v.at(*o.LastEventAt).Ago)
 	}
@@ -70,8 +73,8 @@ func (v *visit) overviewCards(o overview) []cardView {
 	channels := cardView{
 		Label: v.L.Channels, Number: v.number(o.Channels), Note: v.count("ChannelsWorking", o.ChannelsWorking),
 	}
-	if o.ChannelsWorking < o.Channels {
-		channels.Tone = "bad"
+	if o.ChannelsWaiting > 0 {
+		channels.Tone, channels.Note = "bad", v.count("ChannelsWaiting", o.ChannelsWaiting)
 	}
 	return []cardView{dead, events, webhooks, channels}
 }
@@ -87,7 +90,7 @@ func (v *visit) webhookRow(s db.Subscription) webhookRow {
 	case s.ConsecutiveFailures > 0:
 		row.Status, row.Note = v.badge("failing"), v.count("ConsecutiveFailures", s.ConsecutiveFailures)
 	case s.LastDeliveredAt != nil:
-		row.Status = v.badge("done")
+		row.Status = v.badge("delivering")
 	default:
 		row.Status = v.badge("waiting")
 	}
@@ -111,7 +114,7 @@ func (v *visit) organizationsView(f frame, list []db.OrganizationDead) organizat
 	for _, o := range list {
 		s := scope{param: o.ID.String()}
 		view.Organizations = append(view.Organizations, organizationRow{
-			Name: o.Name, URL: s.url("/admin/"), Dead: v.capped(o.Dead), DeadURL: s.url("/admin/dlq"), Status: v.badge(o.Status),
+			Name: o.Name, URL: s.url("/admin/"), Dead: v.capped(o.Dead, db.OrganizationCountCap), DeadURL: s.url("/admin/dlq"), Status: v.badge(o.Status),
 		})
 	}
 	return view

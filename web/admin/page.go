@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/a-h/templ"
@@ -39,7 +40,9 @@ func (c *console) fail(w http.ResponseWriter, r *http.Request, err error) {
 	var field *bus.FieldError
 	var large *http.MaxBytesError
 	switch {
-	case errors.Is(err, errNoPage), errors.Is(err, bus.ErrNotFound), errors.Is(err, errNoOrganization):
+	case errors.Is(err, errNoOrganization):
+		status, text = http.StatusNotFound, v.L.ErrorNoOrganization
+	case errors.Is(err, errNoPage), errors.Is(err, bus.ErrNotFound):
 		status, text = http.StatusNotFound, v.L.ErrorNotFound
 	case errors.Is(err, errForeignForm):
 		status, text = http.StatusForbidden, v.L.ErrorForeignForm
@@ -48,7 +51,7 @@ func (c *console) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, bus.ErrConflict):
 		status, text = http.StatusConflict, v.L.ErrorConflict
 	case errors.As(err, &field):
-		status, text = http.StatusBadRequest, v.text("ErrorField", "Field", field.Field, "Rule", field.Rule)
+		status, text = http.StatusBadRequest, v.fieldFault(field)
 	case errors.As(err, &large):
 		status, text = http.StatusRequestEntityTooLarge, v.L.ErrorTooLarge
 	case errors.Is(err, bus.ErrUnavailable):
@@ -78,18 +81,17 @@ func render(w http.ResponseWriter, r *http.Request, status int, page templ.Compo
 
 // frame is what surrounds the content of every page.
 type frame struct {
-	Lang     string
-	Title    string
-	L        labels
-	CSS      string
-	Script   string
-	HTMX     string
-	Icon     string
-	Person   string // e-mail; "" when nobody is logged in
-	Nav      []link
-	Flash    string
-	Scope    string // name of what is looked at
-	ScopeURL string
+	Lang   string
+	Title  string
+	L      labels
+	CSS    string
+	Script string
+	HTMX   string
+	Icon   string
+	Person string // e-mail; "" when nobody is logged in
+	Nav    []link
+	Flash  string
+	Scope  string // name of what is looked at
 }
 
 // link is one entry of a list of links.
@@ -109,14 +111,16 @@ func (c *console) frame(r *http.Request, title string) frame {
 		return f
 	}
 	f.Person, f.Scope = v.person.Email, v.scope.name
-	if v.scope.all() {
+	if v.scope.param == everywhere {
 		f.Scope = v.L.AllOrganizations
 	}
 	f.Nav = []link{
 		{Text: v.L.Overview, URL: v.scope.url("/admin/"), Current: r.URL.Path == "/admin/" || r.URL.Path == "/admin"},
-		{Text: v.L.DeadLetters, URL: v.scope.url("/admin/dlq"), Current: len(r.URL.Path) >= 10 && r.URL.Path[:10] == "/admin/dlq"},
+		{Text: v.L.DeadLetters, URL: v.scope.url("/admin/dlq"), Current: strings.HasPrefix(r.URL.Path, "/admin/dlq")},
 	}
-	f.Flash = c.sessions.PopString(r.Context(), sessionFlash)
+	if r.Header.Get("HX-Request") == "" { // a part that refreshes itself shows none
+		f.Flash = c.sessions.PopString(r.Context(), sessionFlash)
+	}
 	return f
 }
 

@@ -59,7 +59,7 @@ func (c *console) setUp(w http.ResponseWriter, r *http.Request) error {
 	} else if !valid {
 		return c.refuseSetup(w, r)
 	}
-	hash, err := db.HashPassword(r.PostFormValue("password"))
+	hash, err := db.HashPassword(r.Context(), r.PostFormValue("password"))
 	var done db.Installed
 	if err == nil {
 		done, err = c.db.SetUp(r.Context(), db.NewInstallation{
@@ -77,7 +77,8 @@ func (c *console) setUp(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := c.startSession(r.Context(), done.UserID, 1); err != nil {
+	user, email := db.Credentials{UserID: done.UserID, SessionVersion: 1}, strings.TrimSpace(r.PostFormValue("email"))
+	if err := c.enter(w, r, user, email, db.Origin{Address: r.RemoteAddr}); err != nil {
 		return err
 	}
 	render(w, r, http.StatusOK, setupDonePage(setupDoneView{

@@ -30,16 +30,13 @@ type scope struct {
 	org      uuid.UUID // nil for all
 	name     string
 	zone     *time.Location
-	role     db.Role // of the person in the organization
-	platform bool    // seen by a right over the platform only
-	param    string  // what "organization" says in URLs; "" for the person's first
-	mayAct   bool    // may replay and discard
+	platform bool   // seen by a right over the platform only
+	param    string // what "organization" says in URLs; "" for the person's first
+	mayAct   bool   // may replay and discard
+	mayShow  bool   // may see personal data
 }
 
 func (s scope) all() bool { return s.org == uuid.Nil }
-
-// mayReveal reports whether personal data may be shown.
-func (s scope) mayReveal() bool { return s.role.AtLeast(db.RoleManager) || s.platform }
 
 type visitKey struct{}
 
@@ -54,8 +51,7 @@ func (c *console) withVisit(next http.Handler) http.Handler {
 	})
 }
 
-// requirePerson lets only people who are logged in pass, and finds out what they
-// look at.
+// requirePerson lets only people who are logged in pass.
 func (c *console) requirePerson(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v := visitOf(r)
@@ -64,11 +60,22 @@ func (c *console) requirePerson(next http.Handler) http.Handler {
 			c.askToLogIn(w, r)
 			return
 		}
-		if err == nil {
-			v.person = &person
-			v.scope, err = c.scopeOf(r.Context(), person, r.FormValue("organization"))
-		}
 		if err != nil {
+			c.fail(w, r, err)
+			return
+		}
+		v.person = &person
+		next.ServeHTTP(w, r)
+	})
+}
+
+// requireScope finds out what the person looks at, and lets nobody pass who may
+// not.
+func (c *console) requireScope(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v := visitOf(r)
+		var err error
+		if v.scope, err = c.scopeOf(r.Context(), *v.person, r.FormValue("organization")); err != nil {
 			c.fail(w, r, err)
 			return
 		}
@@ -106,18 +113,17 @@ func (c *console) askToLogIn(w http.ResponseWriter, r *http.Request) {
 // scopeOf finds what the parameter "organization" names for a person. What they
 // may not see does not exist.
 func (c *console) scopeOf(ctx context.Context, p db.Person, param string) (scope, error) {
-	platform := p.Platform != db.PlatformNone
-	if param == "" {
-		if len(p.Memberships) > 0 {
-			return memberScope(p.Memberships[0], ""), nil
+	if param == "" && len(p.Memberships) > 0 {
+		if len(p.Memberships) > 1 || p.Platform != db.PlatformNone {
+			param = p.Memberships[0].OrgID.String() // named, for whom a link may be passed on to
 		}
-		param = everywhere
+		return memberScope(p, p.Memberships[0], param), nil
 	}
-	if param == everywhere {
-		if !platform {
+	if param == "" || param == everywhere {
+		if p.Platform == db.PlatformNone {
 			return scope{}, errNoOrganization
 		}
-		return scope{param: everywhere, zone: zoneOf(""), platform: true, mayAct: p.Platform == db.PlatformFull}, nil
+		return platformScope(p, scope{param: everywhere, zone: zoneOf("")}), nil
 	}
 	id, err := uuid.Parse(param)
 	if err != nil {
@@ -125,22 +131,36 @@ func (c *console) scopeOf(ctx context.Context, p db.Person, param string) (scope
 	}
 	for _, m := range p.Memberships {
 		if m.OrgID == id {
-			return memberScope(m, id.String()), nil
+			return memberScope(p, m, id.String()), nil
 		}
 	}
-	if !platform {
+	if p.Platform == db.PlatformNone {
 		return scope{}, bus.ErrNotFound
 	}
 	m, err := c.db.OrganizationName(ctx, id)
-	s := memberScope(m, id.String())
-	s.platform, s.mayAct = true, p.Platform == db.PlatformFull
-	return s, err
+	return platformScope(p, scopeIn(m, id.String())), err
 }
 
-func memberScope(m db.Membership, param string) scope {
-	return scope{
-		org: m.OrgID, name: m.Organization, zone: zoneOf(m.Timezone), role: m.Role, param: param, mayAct: m.Role.AtLeast(db.RoleAdmin),
+// memberScope is an organization that the person belongs to. Who may more by a
+// right over the platform than by the role acts by that right.
+func memberScope(p db.Person, m db.Membership, param string) scope {
+	s := scopeIn(m, param)
+	s.mayAct, s.mayShow = m.Role.AtLeast(db.RoleAdmin), m.Role.AtLeast(db.RoleManager)
+	if !s.mayAct && p.Platform == db.PlatformFull {
+		return platformScope(p, s)
 	}
+	return s
+}
+
+// platformScope is seen by a right over the platform, which may be to read only.
+func platformScope(p db.Person, s scope) scope {
+	s.platform = true
+	s.mayAct, s.mayShow = p.Platform == db.PlatformFull, p.Platform == db.PlatformFull
+	return s
+}
+
+func scopeIn(m db.Membership, param string) scope {
+	return scope{org: m.OrgID, name: m.Organization, zone: zoneOf(m.Timezone), param: param}
 }
 
 // defaultZone is where most of our organizations are.
@@ -171,7 +191,7 @@ func (c *console) inScope(r *http.Request, fn func(t *db.OrgTx) error) error {
 		return errNoOrganization
 	}
 	return c.db.InOrg(r.Context(), v.scope.org, v.actor(r), func(t *db.OrgTx) error {
-		if v.scope.platform && r.Method == http.MethodGet {
+		if v.scope.platform {
 			if err := t.Record(r.Context(), "platform.read", "organization", v.scope.org); err != nil {
 				return err
 			}

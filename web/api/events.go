@@ -50,7 +50,7 @@ type eventQuery struct {
 	EventType  string        `query:"event_type" doc:"Only this type."`
 	EntityKind string        `query:"entity_kind" doc:"Only events about things of this kind."`
 	EntityID   uuid.NullUUID `query:"entity_id" format:"uuid" doc:"Only events about this thing."`
-	Status     string        `query:"status" enum:"pending,done,dead,uncertain,held,delivered" doc:"Only this status; delivered is done."`
+	Status     string        `query:"status" enum:"pending,done,dead,discarded,uncertain,held,delivered" doc:"Only this status; delivered is done."`
 	Since      time.Time     `query:"since" doc:"Only events emitted at or after this time."`
 	Until      time.Time     `query:"until" doc:"Only events emitted before this time."`
 }

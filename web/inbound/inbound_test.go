@@ -79,7 +79,7 @@ func (g gateway) signed(body []byte) (int, map[string]any) {
 func (g gateway) count(sql string, args ...any) int {
 	g.Helper()
 	var n int
-	if err := dbtest.Conn(g.T, g.url).QueryRow(g.Context(), sql, append([]any{g.org}, args...)...).Scan(&n); err != nil {
+	if err := dbtest.Row(g.T, g.url, sql, append([]any{g.org}, args...), &n); err != nil {
 		g.Fatal(err)
 	}
 	return n

@@ -49,6 +49,11 @@
     for (const form of document.querySelectorAll("form[data-sent]")) delete form.dataset.sent;
   });
 
+  // What is not filtered by needs no place in the address.
+  document.getElementById("filter")?.addEventListener("formdata", (event) => {
+    for (const [name, value] of [...event.formData]) if (value === "") event.formData.delete(name);
+  });
+
   // Keys for the list: j and k move, x picks, / goes to the filter.
   const table = document.getElementById("dead");
   const rows = table ? [...table.tBodies[0].rows] : [];
