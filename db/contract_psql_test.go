@@ -229,6 +229,24 @@ func TestFailingEventInPsqlDiesAndIsReprocessed(t *testing.T) {
 	p.want("done {crm-worker}", "select status, consumed_by from event_log_status")
 }
 
+// Who holds relay_state relays: a claim goes on without, a registration waits,
+// for it must know what has its place.
+func TestClaimInPsqlDoesNotWaitForTheRelay(t *testing.T) {
+	t.Parallel()
+	url, org, p := contractDatabase(t)
+	p.want("", "select register_consumer('crm-worker', '{message.received}')")
+	p.want("1000", "select count(emit_event('custom.other', 'thing', null, '{}', '{}', '%s')) from generate_series(1, 1000)", org)
+	id := p.run("select emit_event('message.received', 'message', null, '{}', '{}', '%s')", org)[0]
+	relay := startPsql(t, url)
+	relay.want("", "begin; select from relay_state for update")
+	p.want("", "set lock_timeout = '5s'")
+	p.want("", "select claim_events('crm-worker')")
+	p.want("", "set lock_timeout = '1ms'")
+	p.refused("lock timeout", "select register_consumer('late-worker', '{message.received}')")
+	relay.want("", "rollback")
+	p.want(id, "select id from claim_events('crm-worker')") // behind a whole batch of the relay
+}
+
 // The page's example is run as it stands.
 func TestExampleInTheDocumentation(t *testing.T) {
 	t.Parallel()

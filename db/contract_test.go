@@ -168,6 +168,7 @@ func TestWorkerReceivesWhatIsEmittedFromItsInstantOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := w.emit(typ)
+	w.emit(later)
 	w.relay()
 	fromNow, fromThen := w.worker(typ), workerName()
 	w.exec("select register_consumer($1, $2, $3)", fromThen, []bus.Type{typ}, between)
@@ -194,13 +195,14 @@ func TestClaimEventsNarrowsByTypeAndTellsTheIdentity(t *testing.T) {
 	w := setup(t)
 	a, b := ownType(), ownType()
 	worker := w.worker(a, b)
+	setup(t).emit(a) // whose turn it would be, with another type
 	first, second := w.emit(a), w.emit(b)
 	w.relay()
-	got := w.claimEvents(worker, []bus.Type{b}, 10)
+	got := w.claimEvents(worker, []bus.Type{b}, 1)
 	if len(got) != 1 || got[0].ID != second || got[0].DeliveryID != bus.DeliveryID(second, worker, uuid.Nil) || got[0].Attempts != 1 || got[0].LeaseToken == 0 {
 		t.Fatalf("claimed %+v, want the event of the type, under its delivery's id", got)
 	}
-	if again := w.claimEvents(worker, nil, 10); len(again) != 1 || again[0].ID != first {
+	if again := w.claimEvents(worker, nil, 10); len(again) != 2 || again[1].ID != first {
 		t.Errorf("claimed %+v, want what is left", again)
 	}
 	if n := w.count("select count(*) from delivery where organization_id = $1 and due_at between now() + interval '4 min' and now() + interval '5 min'", w.org); n != 2 {
@@ -231,8 +233,13 @@ func TestClaimEventsHandsSuspectsOutAlone(t *testing.T) {
 		t.Errorf("claimed %+v, want no second suspect while one is in hand", got)
 	}
 	w.exec("select ack_event($1, $2)", second, worker)
-	if got := w.claimEvents(worker, nil, 10); len(got) != 1 {
-		t.Errorf("claimed %+v, want one suspect", got)
+	third := w.claimEvents(worker, nil, 10)
+	if len(third) != 1 {
+		t.Fatalf("claimed %+v, want one suspect", third)
+	}
+	w.exec("select nack_event($1, $2, 'broken')", third[0].ID, worker)
+	if n := w.count("select count(*) from delivery where organization_id = $1 and suspect", w.org); n != 1 {
+		t.Errorf("%d suspects, want only the one that has not been tried", n)
 	}
 }
 
@@ -472,6 +479,14 @@ func TestReprocessTouchesOnlyWhatIsDeadAndIsAudited(t *testing.T) {
 	}
 	if n := w.count("select discard_event($1, $2, 'seen on the phone')", ev.ID, unsure); n != 1 {
 		t.Errorf("discarded %d, want the uncertain one", n)
+	}
+	w.exec(`insert into consumers (name, event_types, effect, retry_steps, retry_jitter, max_attempts)
+		values ($1, '{}', 'at_least_once', '{1 hour}', 0, 2) on conflict do nothing`, bus.WebhookDispatch)
+	w.exec(`update dead_delivery
+		   set state = 'dead', resolved_at = null, destination = gen_random_uuid(), consumer_id = (select id from consumers where name = $2)
+		 where delivery_id = $1`, bus.DeliveryID(ev.ID, unsure, uuid.Nil), bus.WebhookDispatch)
+	if got := w.refusal("select reprocess_event($1)", ev.ID); !strings.HasPrefix(got, "55000 p_event_id: ") {
+		t.Errorf("reprocess for a subscription that is gone refused by %q", got)
 	}
 	n := w.count(`select count(*) from audit_log where organization_id = $1 and actor_kind = 'cli' and actor_name = session_user
 		and (action, metadata ->> 'old_status', metadata ->> 'consumer', metadata ->> 'reason')
