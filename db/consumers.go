@@ -10,13 +10,14 @@ import (
 )
 
 // The row of a consumer keeps its birthday: what was emitted before it was first
-// registered is not for it.
+// registered is not for it. A name that a program of another language has
+// registered becomes this program's, and the other one is refused from then on.
 const registerConsumerSQL = `
 	insert into consumers (name, event_types, effect, retry_steps, retry_jitter, max_attempts)
 	values (@name, @event_types, @effect, @retry_steps, @retry_jitter, @max_attempts)
 	on conflict (name) do update
 	   set event_types = excluded.event_types, effect = excluded.effect, retry_steps = excluded.retry_steps,
-	       retry_jitter = excluded.retry_jitter, max_attempts = excluded.max_attempts`
+	       retry_jitter = excluded.retry_jitter, max_attempts = excluded.max_attempts, external = false`
 
 // RegisterConsumers makes the consumers known to the relay, with their retry
 // policies as they are now.

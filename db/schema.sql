@@ -93,6 +93,7 @@ table consumers
     retry_steps interval[] not null
     retry_jitter real not null
     max_attempts smallint not null
+    external boolean not null default false
     starts_at timestamp with time zone not null default clock_timestamp()
     updated_at timestamp with time zone not null default clock_timestamp()
     consumers_effect_check CHECK ((effect = ANY (ARRAY['local'::text, 'at_least_once'::text, 'once'::text])))
@@ -243,6 +244,21 @@ table event_log, partition by RANGE (id)
     CREATE INDEX event_log_type_idx ON ONLY public.event_log USING btree (organization_id, event_type, id)
     policy own_organization using ((organization_id = current_organization()))
     deskcomm_api may select
+
+view event_log_status with security_invoker=true
+    id uuid
+    organization_id uuid
+    event_type text
+    entity_kind text
+    entity_id uuid
+    payload jsonb
+    metadata jsonb
+    created_at timestamp with time zone
+    status text
+    consumed_by text[]
+    attempts integer
+    last_error text
+    next_attempt_at timestamp with time zone
 
 table event_position
     seq bigint not null
@@ -515,7 +531,24 @@ table webhook_subscriptions
     policy own_organization using ((organization_id = current_organization()))
     deskcomm_api may insert, select, update
 
-CREATE OR REPLACE FUNCTION public.claim_deliveries(p_consumers text[], p_limits integer[], p_overflows integer[], p_sides integer[], p_shares integer[], p_after uuid[], p_held_consumers text[], p_held_orgs uuid[], p_held_destinations uuid[], p_held integer[], p_suspect boolean, p_lease_time interval)
+CREATE OR REPLACE FUNCTION public.ack_event(p_event_id uuid, p_worker text, p_token bigint DEFAULT NULL::bigint)
+ RETURNS void
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+declare
+    v_held delivery := held_delivery(p_event_id, p_worker, p_token);
+begin
+    delete from delivery d
+     where d.consumer_id = v_held.consumer_id and d.destination = v_held.destination and d.organization_id = v_held.organization_id
+       and d.lane = v_held.lane and d.seq = v_held.seq;
+    insert into receipt (organization_id, consumer_id, outcome, first_event_id, last_event_id, event_ids, destinations, attempts)
+    values (v_held.organization_id, v_held.consumer_id, 'done', p_event_id, p_event_id, array[p_event_id], array[v_held.destination],
+        array[v_held.attempts + 1]);
+end $function$
+
+CREATE OR REPLACE FUNCTION public.claim_deliveries(p_consumers text[], p_limits integer[], p_overflows integer[], p_sides integer[], p_shares integer[], p_after uuid[], p_held_consumers text[], p_held_orgs uuid[], p_held_destinations uuid[], p_held integer[], p_suspect boolean, p_lease_time interval, p_types text[] DEFAULT NULL::text[])
  RETURNS TABLE(consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt integer, budgeted integer, max_attempts integer, suspect boolean, unknown boolean, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamp with time zone)
  LANGUAGE plpgsql
  SET enable_sort TO 'off'
@@ -554,6 +587,7 @@ begin
                and d.due_at <= now()
                and (select o.status from organizations o where o.id = d.organization_id) = 'active'
                and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
+               and (p_types is null or '*' = any (p_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (p_types))
                and (w.n > 0 or w.share > 0 and (select coalesce(sum(h.n), 0) < w.share from unnest(w.orgs, w.counts) h (org, n) where h.org = d.organization_id))
              order by d.due_at
              limit 1
@@ -562,8 +596,10 @@ begin
          order by d.due_at
          limit 1
     ), fair as (
-        select lock_fair(w.id, w.n - least(a.n, w.n), w.overflow - case when w.n = 0 then a.n else 0 end, w.side, w.share, w.after,
-                         w.orgs, w.destinations, w.counts) as taken
+        select case when p_types is null
+                    then lock_fair(w.id, w.n - least(a.n, w.n), w.overflow - case when w.n = 0 then a.n else 0 end, w.side, w.share, w.after,
+                                   w.orgs, w.destinations, w.counts)
+                    else lock_by_turns(w.id, w.n - least(a.n, w.n), p_types) end as taken
           from want w
          cross join lateral (select count(*)::int as n from alone where alone.id = w.id) a
     )
@@ -639,6 +675,46 @@ begin
       join event_log e on e.id = c.event_id and e.organization_id = c.organization_id;
 end $function$
 
+CREATE OR REPLACE FUNCTION public.claim_events(p_worker text, p_event_types text[] DEFAULT NULL::text[], p_limit integer DEFAULT 25)
+ RETURNS TABLE(id uuid, organization_id uuid, event_type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamp with time zone, attempts integer, delivery_id uuid, lease_token bigint)
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+#variable_conflict use_column
+declare
+    c_none    constant uuid := '00000000-0000-0000-0000-000000000000';
+    v_id      smallint := external_worker(p_worker);
+    v_types   text[] := coalesce(p_event_types, '{*}');
+    v_relayed int := 0;
+    v_suspect boolean;
+begin
+    if p_limit is null or p_limit not between 1 and 1000 then
+        raise exception 'p_limit: must be between 1 and 1000' using errcode = '22023';
+    end if;
+    loop
+        perform from relay_state for update skip locked;
+        if found then
+            v_relayed := relay_events(1000);
+        end if;
+        v_suspect := exists (
+                select from delivery d
+                 where d.consumer_id = v_id and d.lease_token is null and d.suspect and d.due_at <= now()
+                   and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+                   and ('*' = any (v_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (v_types)))
+            and not exists (
+                select from delivery d where d.consumer_id = v_id and d.lease_token is not null and d.due_at > now() and d.suspect);
+        return query
+            select c.id, c.org_id, c.type, c.entity_kind, c.entity_id, c.payload, c.metadata, c.created_at,
+                   c.attempt, delivery_id(c.id, c.consumer, c.destination), c.token
+              from claim_deliveries(array[p_worker], array[case when v_suspect then 1 else p_limit end], array[0], array[0], array[0], array[c_none],
+                       '{}', '{}', '{}', '{}', v_suspect, interval '5 minutes', v_types) c
+             order by c.seq;
+        -- A backlog in the outbox must not look like the end of the work.
+        exit when found or v_relayed < 1000;
+    end loop;
+end $function$
+
 CREATE OR REPLACE FUNCTION public.current_organization()
  RETURNS uuid
  LANGUAGE sql
@@ -646,6 +722,57 @@ CREATE OR REPLACE FUNCTION public.current_organization()
 AS $function$
     select nullif(current_setting('app.organization_id', true), '')::uuid
 $function$
+
+CREATE OR REPLACE FUNCTION public.decide_dead(p_event_id uuid, p_worker text, p_state text, p_action text, p_reason text)
+ RETURNS integer
+ LANGUAGE plpgsql
+AS $function$
+declare
+    v_n int;
+begin
+    if p_event_id is null then
+        raise exception 'p_event_id: is required' using errcode = '22023';
+    elsif p_worker is not null and not exists (select from consumers where name = p_worker) then
+        raise exception 'p_worker: there is no %', quote_literal(p_worker) using errcode = 'P0002';
+    end if;
+    with was as (
+        select x.delivery_id, x.state, c.name
+          from dead_delivery x
+          join consumers c on c.id = x.consumer_id
+         where x.organization_id = any (array(select o.id from organizations o)) -- whose index it is
+           and x.event_id = p_event_id
+           and (p_worker is null and x.state = 'dead' or c.name = p_worker and x.state in ('dead', 'uncertain'))
+           -- What would send it is gone.
+           and (p_state <> 'replayed' or c.name <> 'webhook-dispatch-worker'
+                or exists (select from webhook_subscriptions s where s.id = x.destination and s.deleted_at is null))
+         order by x.delivery_id
+           for update of x
+    ), decided as (
+        update dead_delivery x
+           set state = p_state, resolved_at = clock_timestamp(), reason = nullif(p_reason, '')
+          from was
+         where x.delivery_id = was.delivery_id
+        returning x.*, was.state as old_state, was.name
+    ), pending as (
+        insert into delivery (consumer_id, destination, organization_id, lane, seq, event_id, due_at, earlier_attempts, last_error)
+        select consumer_id, destination, organization_id, lane, seq, event_id, clock_timestamp(), attempts + earlier_attempts, last_error
+          from decided
+         where p_state = 'replayed'
+    ), thawed as (
+        delete from frozen_body b using decided d where b.delivery_id = d.delivery_id and p_state = 'discarded'
+    )
+    insert into audit_log (organization_id, actor_kind, actor_name, action, resource_type, resource_id, metadata)
+    select d.organization_id, 'cli', session_user, p_action, 'delivery', d.delivery_id,
+           jsonb_build_object('event_id', d.event_id, 'consumer', d.name, 'old_status', d.old_state, 'old_error', d.last_error,
+               'attempts', d.attempts, 'reason', p_reason)
+      from decided d;
+    get diagnostics v_n = row_count;
+    if v_n = 0 then
+        raise exception 'p_event_id: % has nothing dead for %', p_event_id, coalesce(p_worker, 'any worker') using errcode = '55000',
+            hint = 'Deliveries that wait, run or are done are left alone, and so are those of deleted subscriptions; uncertain ones need p_worker.';
+    end if;
+    return v_n;
+end $function$
 
 CREATE OR REPLACE FUNCTION public.delivery_id(p_event uuid, p_consumer text, p_destination uuid)
  RETURNS uuid
@@ -697,6 +824,21 @@ begin
     v_hash := set_byte(v_hash, 6, (get_byte(v_hash, 6) & 15) | 80);
     v_hash := set_byte(v_hash, 8, (get_byte(v_hash, 8) & 63) | 128);
     return encode(v_hash, 'hex')::uuid;
+end $function$
+
+CREATE OR REPLACE FUNCTION public.discard_event(p_event_id uuid, p_worker text, p_reason text)
+ RETURNS integer
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+begin
+    if p_worker is null then
+        raise exception 'p_worker: is required' using errcode = '22023';
+    elsif p_reason is null or btrim(p_reason) = '' or length(p_reason) > 500 then
+        raise exception 'p_reason: must have 1 to 500 characters' using errcode = '22023';
+    end if;
+    return decide_dead(p_event_id, p_worker, 'discarded', 'delivery.discarded', p_reason);
 end $function$
 
 CREATE OR REPLACE FUNCTION public.due_flows(p_consumer smallint, p_after uuid, p_organizations integer)
@@ -826,6 +968,123 @@ begin
         v_month := v_month + interval '1 month';
     end loop;
     return v_made;
+end $function$
+
+CREATE OR REPLACE FUNCTION public.extend_lease(p_worker text)
+ RETURNS integer
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+declare
+    v_id  smallint := external_worker(p_worker);
+    v_now timestamptz := clock_timestamp();
+    v_n   int;
+begin
+    with mine as (
+        select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
+          from delivery d
+         where d.consumer_id = v_id and d.lease_token is not null and d.due_at > v_now
+         order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq -- as every statement that locks several
+           for update
+    )
+    update delivery d
+       set due_at = clock_timestamp() + interval '5 minutes'
+      from mine m
+     where d.consumer_id = m.consumer_id and d.destination = m.destination and d.organization_id = m.organization_id
+       and d.lane = m.lane and d.seq = m.seq;
+    get diagnostics v_n = row_count;
+    return v_n;
+end $function$
+
+CREATE OR REPLACE FUNCTION public.external_worker(p_worker text)
+ RETURNS smallint
+ LANGUAGE plpgsql
+ STABLE
+AS $function$
+declare
+    v_id       smallint;
+    v_external boolean;
+begin
+    select id, external into v_id, v_external from consumers where name = p_worker;
+    if v_id is null then
+        raise exception 'p_worker: % is not registered, call register_consumer first', coalesce(quote_literal(p_worker), 'null') using errcode = 'P0002';
+    elsif not v_external then
+        raise exception 'p_worker: % is a handler of the program', quote_literal(p_worker) using errcode = '42501';
+    end if;
+    return v_id;
+end $function$
+
+CREATE OR REPLACE FUNCTION public.held_delivery(p_event_id uuid, p_worker text, p_token bigint)
+ RETURNS delivery
+ LANGUAGE plpgsql
+AS $function$
+declare
+    v_id   smallint := external_worker(p_worker);
+    v_held delivery;
+begin
+    select d.* into v_held
+      from event_position p
+      join delivery d
+        on d.consumer_id = v_id and d.destination = '00000000-0000-0000-0000-000000000000' and d.organization_id = p.organization_id
+       and d.lane = 0 and d.seq = p.seq
+     where p.event_id = p_event_id
+       for update of d;
+    if v_held.lease_token is null then
+        raise exception 'p_event_id: % is not leased to %', coalesce(p_event_id::text, 'null'), p_worker using errcode = '55000';
+    elsif p_token is null and v_held.due_at <= clock_timestamp() then
+        raise exception 'p_event_id: the lease of % on % has run out', p_worker, p_event_id using errcode = '55000';
+    elsif p_token <> v_held.lease_token then
+        raise exception 'p_token: the lease of % on % is another one by now', p_worker, p_event_id using errcode = '55000';
+    end if;
+    return v_held;
+end $function$
+
+CREATE OR REPLACE FUNCTION public.lock_by_turns(p_consumer smallint, p_limit integer, p_types text[])
+ RETURNS tid[]
+ LANGUAGE plpgsql
+AS $function$
+begin
+    return (with flow as materialized (
+        -- An organization may have none of the types, so all have to be asked. Beginning anywhere is what gives
+        -- each its turn when there are more of them than p_limit.
+        select f.organization_id, f.destination
+          from due_flows(p_consumer, gen_random_uuid(), case when '*' = any (p_types) then greatest(p_limit, 2) else 5000 end) f
+    ), waiting as (
+        select f.organization_id, f.destination, d.due_at, row_number() over (partition by f.organization_id order by d.due_at) as turn
+          from flow f
+         cross join lateral (
+            select d.due_at
+              from delivery d
+             where d.consumer_id = p_consumer
+               and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
+               and d.lease_token is null
+               and not d.suspect
+               and d.due_at <= now()
+               and ('*' = any (p_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (p_types))
+             order by d.organization_id, d.destination, d.due_at
+             limit p_limit
+         ) d
+    ), quota as (
+        select t.organization_id, t.destination, count(*) as n
+          from (select w.organization_id, w.destination from waiting w order by w.turn, w.due_at limit p_limit) t
+         group by t.organization_id, t.destination
+    )
+    select coalesce(array_agg(d.at), '{}')
+      from quota q
+     cross join lateral (
+        select d.ctid as at
+          from delivery d
+         where d.consumer_id = p_consumer
+           and (d.organization_id, d.destination) between (q.organization_id, q.destination) and (q.organization_id, q.destination)
+           and d.lease_token is null
+           and not d.suspect
+           and d.due_at <= now()
+           and ('*' = any (p_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (p_types))
+         order by d.organization_id, d.destination, d.due_at
+         limit q.n
+           for update of d skip locked
+     ) d);
 end $function$
 
 CREATE OR REPLACE FUNCTION public.lock_due(p_consumer smallint, p_limit integer)
@@ -1028,6 +1287,84 @@ begin
     return v_taken || v_rest;
 end $function$
 
+CREATE OR REPLACE FUNCTION public.nack_event(p_event_id uuid, p_worker text, p_error text, p_token bigint DEFAULT NULL::bigint)
+ RETURNS void
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+declare
+    v_held     delivery := held_delivery(p_event_id, p_worker, p_token);
+    v_attempts int := v_held.attempts + 1;
+    v_error    text := left(coalesce(nullif(p_error, ''), 'the worker gave no reason'), 4096);
+    v_consumer consumers;
+begin
+    select c.* into v_consumer from consumers c where c.id = v_held.consumer_id;
+    if v_attempts < v_consumer.max_attempts then
+        update delivery d
+           set due_at = clock_timestamp() + retry_delay(v_consumer.retry_steps, v_consumer.retry_jitter, v_attempts),
+               lease_token = null, attempts = v_attempts, suspect = false, crashes = 0, last_error = v_error, updated_at = clock_timestamp()
+         where d.consumer_id = v_held.consumer_id and d.destination = v_held.destination and d.organization_id = v_held.organization_id
+           and d.lane = v_held.lane and d.seq = v_held.seq;
+        return;
+    end if;
+    delete from delivery d
+     where d.consumer_id = v_held.consumer_id and d.destination = v_held.destination and d.organization_id = v_held.organization_id
+       and d.lane = v_held.lane and d.seq = v_held.seq;
+    insert into dead_delivery (delivery_id, organization_id, consumer_id, destination, lane, seq, event_id, event_type, entity_kind,
+           entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error)
+    select delivery_id(e.id, p_worker, v_held.destination), v_held.organization_id, v_held.consumer_id, v_held.destination, v_held.lane, v_held.seq,
+           e.id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at, v_attempts, v_held.earlier_attempts, v_error
+      from event_log e
+     where e.id = p_event_id and e.organization_id = v_held.organization_id
+    on conflict (delivery_id) do update
+       set state = 'dead', attempts = excluded.attempts, earlier_attempts = excluded.earlier_attempts,
+           last_error = excluded.last_error, died_at = clock_timestamp(), resolved_at = null, reason = null;
+end $function$
+
+CREATE OR REPLACE FUNCTION public.register_consumer(p_worker text, p_event_types text[], p_since timestamp with time zone DEFAULT now())
+ RETURNS void
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+declare
+    v_id smallint;
+begin
+    if p_worker is null or length(p_worker) > 63 or p_worker !~ '^[a-z][a-z0-9]*(-[a-z0-9]+)*-worker$' then
+        raise exception 'p_worker: must be kebab-case, end in -worker and have at most 63 characters' using errcode = '22023';
+    elsif p_event_types is null or cardinality(p_event_types) not between 1 and 100 then
+        raise exception 'p_event_types: must be 1 to 100 types' using errcode = '22023';
+    elsif exists (select from unnest(p_event_types) t where t is null or t !~ '^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$' or length(t) > 100) then
+        raise exception 'p_event_types: each must be entity.action in lower snake case' using errcode = '22023';
+    elsif p_since is null then
+        raise exception 'p_since: is required' using errcode = '22023';
+    end if;
+    -- While this row is held nothing is relayed: each event either has its place by now, and is looked up below, or the
+    -- relay that gives it one sees the worker.
+    perform from relay_state for update;
+    -- The relay makes deliveries for this name by subscriptions, whether or not the program has run yet.
+    if p_worker = 'webhook-dispatch-worker' or exists (select from consumers where name = p_worker and not external) then
+        raise exception 'p_worker: % is a handler of the program', quote_literal(p_worker) using errcode = '42501';
+    end if;
+    update consumers set event_types = p_event_types where name = p_worker;
+    if found then
+        return;
+    end if;
+    insert into consumers (name, event_types, effect, retry_steps, retry_jitter, max_attempts, external, starts_at)
+    values (p_worker, p_event_types, 'at_least_once',
+        array['30 seconds', '1 minute', '2 minutes', '5 minutes', '10 minutes', '30 minutes', '1 hour', '2 hours']::interval[], 0.3, 8, true, p_since)
+    returning id into v_id;
+    insert into delivery (consumer_id, destination, organization_id, seq, event_id, due_at)
+    select v_id, '00000000-0000-0000-0000-000000000000', p.organization_id, p.seq, p.event_id, e.created_at
+      from event_log e
+      join event_position p on p.event_id = e.id
+     -- Ids are cut at milliseconds, hence the second.
+     where e.id >= uuid_v7_floor(greatest(p_since, timestamptz '1970-01-02') - interval '1 second')
+       and e.created_at >= p_since
+       and e.event_type = any (p_event_types);
+end $function$
+
 CREATE OR REPLACE FUNCTION public.relay_events(p_limit integer)
  RETURNS integer
  LANGUAGE plpgsql
@@ -1056,11 +1393,11 @@ begin
         select seq, event_id, organization_id, event_type from batch
     ), made as (
         insert into delivery (consumer_id, destination, organization_id, seq, event_id, due_at)
-        select c.id, '00000000-0000-0000-0000-000000000000', b.organization_id, b.seq, b.event_id, clock_timestamp()
+        select c.id, '00000000-0000-0000-0000-000000000000', b.organization_id, b.seq, b.event_id, b.created_at
           from batch b
           join consumers c on b.event_type = any (c.event_types) and c.starts_at <= b.created_at
         union all
-        select c.id, s.id, b.organization_id, b.seq, b.event_id, clock_timestamp()
+        select c.id, s.id, b.organization_id, b.seq, b.event_id, b.created_at
           from batch b
           join webhook_subscriptions s
             on s.organization_id = b.organization_id
@@ -1079,6 +1416,15 @@ begin
     update relay_state set last_seq = v_last + v_placed;
     return v_taken;
 end $function$
+
+CREATE OR REPLACE FUNCTION public.reprocess_event(p_event_id uuid, p_worker text DEFAULT NULL::text)
+ RETURNS integer
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+    select decide_dead(p_event_id, p_worker, 'replayed', 'delivery.replayed', '')
+$function$
 
 CREATE OR REPLACE FUNCTION public.retry_delay(p_steps interval[], p_jitter real, p_attempts integer)
  RETURNS interval

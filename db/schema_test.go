@@ -17,11 +17,13 @@ var update = flag.Bool("update", false, "write the golden files")
 // up to, in an order that does not depend on how they got there.
 const describeSchema = `
 	with tables as (
-	    select c.oid, c.relname as name, c.relkind from pg_class c
-	     where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition and c.relname <> 'goose_db_version'
+	    select c.oid, c.relname as name, c.relkind, array_to_string(c.reloptions, ', ') as options from pg_class c
+	     where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p', 'v') and not c.relispartition and c.relname <> 'goose_db_version'
 	)
 	select line from (
-	    select name, 0 as part, 0 as n, format(E'\ntable %s%s', name, case relkind when 'p' then ', partition by ' || pg_get_partkeydef(oid) else '' end) as line from tables
+	    select name, 0 as part, 0 as n, format(E'\n%s %s%s', case relkind when 'v' then 'view' else 'table' end, name,
+	           case relkind when 'p' then ', partition by ' || pg_get_partkeydef(oid) when 'v' then coalesce(' with ' || options, '') else '' end) as line
+	      from tables
 	    union all
 	    select t.name, 1, a.attnum, format('    %s %s%s%s', a.attname, format_type(a.atttypid, a.atttypmod), case when a.attnotnull then ' not null' else '' end,
 	           coalesce(' default ' || pg_get_expr(d.adbin, d.adrelid), case when a.attidentity <> '' then ' generated as identity' end, ''))

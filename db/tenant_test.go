@@ -21,6 +21,7 @@ func TestEveryTableOfAnOrganizationHasAPolicyAndRowSecurity(t *testing.T) {
 		  join pg_attribute a on a.attrelid = c.oid and a.attname = 'organization_id' and not a.attisdropped
 		  left join pg_policy p on p.polrelid = c.oid
 		 where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p', 'v') and not c.relispartition
+		   and not (c.relkind = 'v' and 'security_invoker=true' = any (c.reloptions)) -- it shows what its tables show
 		 group by 1, 2`)
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,7 @@
 -- +goose Up
 
 -- The named readers of the log. A process registers those it has handlers for; a reader receives what is emitted after
--- it has first been registered.
+-- it has first been registered. An external one is a program that reads by the SQL contract.
 create table consumers (
     id           smallint generated always as identity primary key,
     name         text not null unique check (name ~ '^[a-z][a-z0-9]*(-[a-z0-9]+)*-worker$'),
@@ -10,6 +10,7 @@ create table consumers (
     retry_steps  interval[] not null,
     retry_jitter real not null check (retry_jitter between 0 and 1),
     max_attempts smallint not null check (max_attempts > 0),
+    external     boolean not null default false,
     starts_at    timestamptz not null default clock_timestamp(),
     updated_at   timestamptz not null default clock_timestamp(),
     constraint consumers_steps_check check (max_attempts = 1 or cardinality(retry_steps) > 0)
@@ -152,7 +153,8 @@ create index frozen_body_destination_idx on frozen_body (destination);
 
 -- +goose StatementBegin
 -- relay_events gives the visible events of the outbox their place, makes a delivery for each of their consumers, and
--- empties the outbox of them, up to p_limit at a time. It returns how many events it moved.
+-- empties the outbox of them, up to p_limit at a time. It returns how many events it moved. A delivery is due from when
+-- its event was emitted, so that the transaction that relays it may claim it too.
 create function relay_events(p_limit int) returns int
 language plpgsql
 as $$
@@ -180,11 +182,11 @@ begin
         select seq, event_id, organization_id, event_type from batch
     ), made as (
         insert into delivery (consumer_id, destination, organization_id, seq, event_id, due_at)
-        select c.id, '00000000-0000-0000-0000-000000000000', b.organization_id, b.seq, b.event_id, clock_timestamp()
+        select c.id, '00000000-0000-0000-0000-000000000000', b.organization_id, b.seq, b.event_id, b.created_at
           from batch b
           join consumers c on b.event_type = any (c.event_types) and c.starts_at <= b.created_at
         union all
-        select c.id, s.id, b.organization_id, b.seq, b.event_id, clock_timestamp()
+        select c.id, s.id, b.organization_id, b.seq, b.event_id, b.created_at
           from batch b
           join webhook_subscriptions s
             on s.organization_id = b.organization_id
@@ -343,6 +345,57 @@ begin
          limit p_limit
            for update of d skip locked
       ) d);
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- lock_by_turns locks due deliveries of the given types, or of all when '*' is among them, up to p_limit: the first of
+-- each organization, then the second of each, and so on. It is for readers whose slots nobody knows, where a share has no
+-- whole to be a part of.
+create function lock_by_turns(p_consumer smallint, p_limit int, p_types text[]) returns tid[]
+language plpgsql
+as $$
+begin
+    return (with flow as materialized (
+        -- An organization may have none of the types, so all have to be asked. Beginning anywhere is what gives
+        -- each its turn when there are more of them than p_limit.
+        select f.organization_id, f.destination
+          from due_flows(p_consumer, gen_random_uuid(), case when '*' = any (p_types) then greatest(p_limit, 2) else 5000 end) f
+    ), waiting as (
+        select f.organization_id, f.destination, d.due_at, row_number() over (partition by f.organization_id order by d.due_at) as turn
+          from flow f
+         cross join lateral (
+            select d.due_at
+              from delivery d
+             where d.consumer_id = p_consumer
+               and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
+               and d.lease_token is null
+               and not d.suspect
+               and d.due_at <= now()
+               and ('*' = any (p_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (p_types))
+             order by d.organization_id, d.destination, d.due_at
+             limit p_limit
+         ) d
+    ), quota as (
+        select t.organization_id, t.destination, count(*) as n
+          from (select w.organization_id, w.destination from waiting w order by w.turn, w.due_at limit p_limit) t
+         group by t.organization_id, t.destination
+    )
+    select coalesce(array_agg(d.at), '{}')
+      from quota q
+     cross join lateral (
+        select d.ctid as at
+          from delivery d
+         where d.consumer_id = p_consumer
+           and (d.organization_id, d.destination) between (q.organization_id, q.destination) and (q.organization_id, q.destination)
+           and d.lease_token is null
+           and not d.suspect
+           and d.due_at <= now()
+           and ('*' = any (p_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (p_types))
+         order by d.organization_id, d.destination, d.due_at
+         limit q.n
+           for update of d skip locked
+     ) d);
 end $$;
 -- +goose StatementEnd
 
@@ -543,7 +596,8 @@ end $$;
 -- claim_deliveries leases due deliveries, up to p_limits[i] and, within the shares, p_overflows[i] more of p_consumers[i],
 -- and returns them with their events. What makes a delivery claimable is decided here and in the functions above: due, not
 -- leased, organization active, destination enabled, its turn. A share of 0 is none. p_held_consumers and the arrays beside
--- it are what the process has in hand. At most one of all is a suspect, and none unless p_suspect.
+-- it are what the process has in hand. At most one of all is a suspect, and none unless p_suspect. With
+-- p_types only events of these types are claimed, and organizations take turns instead of having shares.
 --
 -- A lease that ran out is the crash of its owner, which had others in hand: the first makes the delivery a suspect and
 -- counts nothing. Suspects are handed out one by one, so the second is its own crash and counts: it is due again at
@@ -553,7 +607,8 @@ end $$;
 -- settings keep the planner to walking the due indexes and looking rows up one by one, which is right for every size.
 create function claim_deliveries(
     p_consumers text[], p_limits int[], p_overflows int[], p_sides int[], p_shares int[], p_after uuid[],
-    p_held_consumers text[], p_held_orgs uuid[], p_held_destinations uuid[], p_held int[], p_suspect boolean, p_lease_time interval
+    p_held_consumers text[], p_held_orgs uuid[], p_held_destinations uuid[], p_held int[], p_suspect boolean, p_lease_time interval,
+    p_types text[] default null
 ) returns table (
     consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt int, budgeted int,
     max_attempts int, suspect boolean, unknown boolean, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb,
@@ -591,6 +646,7 @@ begin
                and d.due_at <= now()
                and (select o.status from organizations o where o.id = d.organization_id) = 'active'
                and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
+               and (p_types is null or '*' = any (p_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (p_types))
                and (w.n > 0 or w.share > 0 and (select coalesce(sum(h.n), 0) < w.share from unnest(w.orgs, w.counts) h (org, n) where h.org = d.organization_id))
              order by d.due_at
              limit 1
@@ -599,8 +655,10 @@ begin
          order by d.due_at
          limit 1
     ), fair as (
-        select lock_fair(w.id, w.n - least(a.n, w.n), w.overflow - case when w.n = 0 then a.n else 0 end, w.side, w.share, w.after,
-                         w.orgs, w.destinations, w.counts) as taken
+        select case when p_types is null
+                    then lock_fair(w.id, w.n - least(a.n, w.n), w.overflow - case when w.n = 0 then a.n else 0 end, w.side, w.share, w.after,
+                                   w.orgs, w.destinations, w.counts)
+                    else lock_by_turns(w.id, w.n - least(a.n, w.n), p_types) end as taken
           from want w
          cross join lateral (select count(*)::int as n from alone where alone.id = w.id) a
     )
@@ -678,8 +736,9 @@ end $$;
 -- +goose StatementEnd
 
 -- +goose Down
-drop function claim_deliveries(text[], int[], int[], int[], int[], uuid[], text[], uuid[], uuid[], int[], boolean, interval);
+drop function claim_deliveries(text[], int[], int[], int[], int[], uuid[], text[], uuid[], uuid[], int[], boolean, interval, text[]);
 drop function lock_fair(smallint, int, int, int, int, uuid, uuid[], uuid[], int[]);
+drop function lock_by_turns(smallint, int, text[]);
 drop function lock_due(smallint, int);
 drop function due_flows(smallint, uuid, int);
 drop function delivery_id(uuid, text, uuid);

@@ -63,8 +63,9 @@ grant update (updated_at) on delivery to deskcomm_api; -- what locking its rows 
 grant delete on delivery, frozen_body, idempotency_keys to deskcomm_api;
 grant select on frozen_body to deskcomm_api;
 revoke execute on function emit_event(text, text, uuid, jsonb, jsonb, uuid), relay_events(int), ensure_event_partitions(int),
-    due_flows(smallint, uuid, int), lock_due(smallint, int), lock_fair(smallint, int, int, int, int, uuid, uuid[], uuid[], int[]),
-    claim_deliveries(text[], int[], int[], int[], int[], uuid[], text[], uuid[], uuid[], int[], boolean, interval) from public;
+    due_flows(smallint, uuid, int), lock_due(smallint, int), lock_by_turns(smallint, int, text[]),
+    lock_fair(smallint, int, int, int, int, uuid, uuid[], uuid[], int[]),
+    claim_deliveries(text[], int[], int[], int[], int[], uuid[], text[], uuid[], uuid[], int[], boolean, interval, text[]) from public;
 grant execute on function emit_event(text, text, uuid, jsonb, jsonb, uuid) to deskcomm_api;
 
 -- +goose Down
