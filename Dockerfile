@@ -11,8 +11,8 @@ COPY . .
 # No defaults for the first two: they would win over what the builder knows.
 ARG TARGETOS TARGETARCH VERSION=dev
 # The flags are those of make build.
-RUN --mount=type=cache,target=/root/.cache/go-build \
-    CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH \
+RUN --mount=type=cache,target=/go/cache \
+    GOCACHE=/go/cache CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH \
     go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$VERSION" -o /out/deskcomm .
 # A name for the user, which audit rows of commands show, and an empty folder.
 RUN mkdir /out/empty \
