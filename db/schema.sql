@@ -733,7 +733,7 @@ begin
     if p_event_id is null then
         raise exception 'p_event_id: is required' using errcode = '22023';
     elsif p_worker is not null and not exists (select from consumers where name = p_worker) then
-        raise exception 'p_worker: there is no %', quote_literal(p_worker) using errcode = 'P0002';
+        raise exception 'p_worker: must be registered' using errcode = 'P0002';
     end if;
     with was as (
         select x.delivery_id, x.state, c.name
@@ -1008,9 +1008,9 @@ declare
 begin
     select id, external into v_id, v_external from consumers where name = p_worker;
     if v_id is null then
-        raise exception 'p_worker: % is not registered, call register_consumer first', coalesce(quote_literal(p_worker), 'null') using errcode = 'P0002';
+        raise exception 'p_worker: must be registered, call register_consumer first' using errcode = 'P0002';
     elsif not v_external then
-        raise exception 'p_worker: % is a handler of the program', quote_literal(p_worker) using errcode = '42501';
+        raise exception 'p_worker: must not be the name of a handler of the program' using errcode = '42501';
     end if;
     return v_id;
 end $function$
@@ -1345,7 +1345,7 @@ begin
     perform from relay_state for update;
     -- The relay makes deliveries for this name by subscriptions, whether or not the program has run yet.
     if p_worker = 'webhook-dispatch-worker' or exists (select from consumers where name = p_worker and not external) then
-        raise exception 'p_worker: % is a handler of the program', quote_literal(p_worker) using errcode = '42501';
+        raise exception 'p_worker: must not be the name of a handler of the program' using errcode = '42501';
     end if;
     update consumers set event_types = p_event_types where name = p_worker;
     if found then
