@@ -23,11 +23,23 @@ const (
 	EffectOnce        Effect = "once"          // outside, not to be repeated unseen
 )
 
+// Ordering says in which order a consumer's deliveries are handled.
+type Ordering string
+
+// The orderings. What waits for another try, or for a person, keeps what comes
+// after it in its lane waiting, and nothing else.
+const (
+	OrderingNone   Ordering = "none"   // any, and many at a time
+	OrderingKey    Ordering = "key"    // one at a time for each order_key, else for each entity, in the order of seq
+	OrderingStrict Ordering = "strict" // one at a time for each organization and destination, in the order of seq
+)
+
 // Consumer describes a named reader of the log.
 type Consumer struct {
 	Name        string        // ends in -worker; kept in receipts and dashboards, never renamed
 	Types       []Type        // what it reads; none when subscriptions decide
 	Effect      Effect        //
+	Ordering    Ordering      // OrderingNone when empty; of what is emitted from now on
 	Retry       RetryPolicy   //
 	Concurrency int           // how many deliveries one process handles at a time
 	Timeout     time.Duration // bound of one attempt
@@ -152,6 +164,9 @@ func CheckHandlers(handlers []Handler) error {
 			return fmt.Errorf("consumer %q: a handler that settles itself has a local effect", c.Name)
 		case c.Effect != EffectLocal && c.Effect != EffectAtLeastOnce && c.Effect != EffectOnce:
 			return fmt.Errorf("consumer %q: there is no effect %q", c.Name, c.Effect)
+		}
+		if !slices.Contains([]Ordering{"", OrderingNone, OrderingKey, OrderingStrict}, c.Ordering) {
+			return fmt.Errorf("consumer %q: there is no ordering %q", c.Name, c.Ordering)
 		}
 		if c.Retry.Jitter < 0 || c.Retry.Jitter > 1 || slices.ContainsFunc(c.Retry.Steps, func(d time.Duration) bool { return d < 0 }) {
 			return fmt.Errorf("consumer %q: the retry policy's jitter must be between 0 and 1 and no step negative", c.Name)

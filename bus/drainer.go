@@ -295,7 +295,7 @@ func (r *run) release(d *Delivery) {
 	if d.Suspect {
 		r.suspect.Store(false)
 	}
-	if r.byName[d.Consumer].give(d) || d.Suspect {
+	if r.byName[d.Consumer].give(d) || d.Suspect || d.Lane != 0 { // the next of its lane is due
 		select {
 		case r.freed <- struct{}{}:
 		default:

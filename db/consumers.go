@@ -1,6 +1,7 @@
 package db
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -13,10 +14,10 @@ import (
 // registered is not for it. A name that a program of another language has
 // registered becomes this program's, and the other one is refused from then on.
 const registerConsumerSQL = `
-	insert into consumers (name, event_types, effect, retry_steps, retry_jitter, max_attempts)
-	values (@name, @event_types, @effect, @retry_steps, @retry_jitter, @max_attempts)
+	insert into consumers (name, event_types, effect, ordering, retry_steps, retry_jitter, max_attempts)
+	values (@name, @event_types, @effect, @ordering, @retry_steps, @retry_jitter, @max_attempts)
 	on conflict (name) do update
-	   set event_types = excluded.event_types, effect = excluded.effect, retry_steps = excluded.retry_steps,
+	   set event_types = excluded.event_types, effect = excluded.effect, ordering = excluded.ordering, retry_steps = excluded.retry_steps,
 	       retry_jitter = excluded.retry_jitter, max_attempts = excluded.max_attempts, external = false`
 
 // RegisterConsumers makes the consumers known to the relay, with their retry
@@ -33,7 +34,7 @@ func (d *DB) RegisterConsumers(ctx context.Context, consumers []bus.Consumer) er
 				steps = []time.Duration{}
 			}
 			_, err := tx.Exec(ctx, registerConsumerSQL, named{
-				"name": c.Name, "event_types": types, "effect": c.Effect, "retry_steps": steps,
+				"name": c.Name, "event_types": types, "effect": c.Effect, "ordering": cmp.Or(c.Ordering, bus.OrderingNone), "retry_steps": steps,
 				"retry_jitter": c.Retry.Jitter, "max_attempts": c.Retry.MaxAttempts,
 			})
 			if err != nil {

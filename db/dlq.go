@@ -231,14 +231,20 @@ const replayDeadSQL = `
 	            or exists (select from webhook_subscriptions s where s.id = destination and s.deleted_at is null))
 	    returning d.*, was.state as old_state
 	), pending as (
-	    insert into delivery (consumer_id, destination, organization_id, lane, seq, event_id, due_at, earlier_attempts, last_error)
-	    select consumer_id, destination, organization_id, lane, seq, event_id, clock_timestamp(), attempts + earlier_attempts, last_error
+	    insert into delivery (consumer_id, destination, organization_id, lane, seq, event_id, due_at, earlier_attempts, last_error, interactive)
+	    select consumer_id, destination, organization_id, lane, seq, event_id, case when lane = 0 then clock_timestamp() else 'infinity' end,
+	           attempts + earlier_attempts, last_error, is_interactive(event_type)
 	      from again
 	)
 	select a.old_state as state, a.event_id, c.name as consumer, a.last_error, a.attempts::int from again a join consumers c on c.id = a.consumer_id`
 
+const reorderLaneSQL = `
+	select reorder_lanes(array[consumer_id], array[destination], array[organization_id], array[lane])
+	  from dead_delivery
+	 where organization_id = @org_id and delivery_id = @id`
+
 // Replay makes a dead or uncertain delivery due again with a fresh budget of
-// attempts, under the same id; the effect of an uncertain one may happen twice.
+// attempts, under the same id and as the next of its lane; the effect of an uncertain one may happen twice.
 // Deliveries of the event to others are not touched. It returns bus.ErrConflict
 // when the delivery does not wait for a person any more or its subscription is
 // deleted, and bus.ErrNotFound when it never did.
@@ -246,6 +252,9 @@ func (t *OrgTx) Replay(ctx context.Context, id uuid.UUID, reason string) error {
 	args := named{"org_id": t.org, "id": id, "reason": reason, "webhooks": bus.WebhookDispatch}
 	if err := t.resolve(ctx, replayDeadSQL, "delivery.replayed", id, args); err != nil {
 		return err
+	}
+	if _, err := t.tx.Exec(ctx, reorderLaneSQL, named{"org_id": t.org, "id": id}); err != nil {
+		return wrap("put a delivery back into its lane", err)
 	}
 	t.due = true
 	return nil

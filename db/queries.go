@@ -112,7 +112,7 @@ const eventDeliveriesSQL = `
 	  from (
 	    select d.consumer_id, d.destination,
 	           case when d.lease_token is not null then 'processing' when s.enabled is false then 'held' else 'pending' end as status,
-	           d.attempts, d.last_error, case when d.lease_token is null then d.due_at end as next_attempt_at, d.updated_at
+	           d.attempts, d.last_error, case when d.lease_token is null then nullif(d.due_at, 'infinity') end as next_attempt_at, d.updated_at
 	      from event_position p
 	      join delivery d on d.seq = p.seq
 	      left join webhook_subscriptions s on s.id = d.destination

@@ -94,11 +94,15 @@ table consumers
     retry_jitter real not null
     max_attempts smallint not null
     external boolean not null default false
-    starts_at timestamp with time zone not null default clock_timestamp()
+    starts_at timestamp with time zone
     updated_at timestamp with time zone not null default clock_timestamp()
+    ordering text not null default 'none'::text
+    starts_after bigint not null default last_emit_no()
+    paused_at timestamp with time zone
     consumers_effect_check CHECK ((effect = ANY (ARRAY['local'::text, 'at_least_once'::text, 'once'::text])))
     consumers_max_attempts_check CHECK ((max_attempts > 0))
     consumers_name_check CHECK ((name ~ '^[a-z][a-z0-9]*(-[a-z0-9]+)*-worker$'::text))
+    consumers_ordering_check CHECK ((ordering = ANY (ARRAY['none'::text, 'key'::text, 'strict'::text])))
     consumers_retry_jitter_check CHECK (((retry_jitter >= (0)::double precision) AND (retry_jitter <= (1)::double precision)))
     consumers_steps_check CHECK (((max_attempts = 1) OR (cardinality(retry_steps) > 0)))
     consumers_pkey PRIMARY KEY (id)
@@ -210,9 +214,12 @@ table delivery
     effect_at timestamp with time zone
     last_error text
     updated_at timestamp with time zone not null default clock_timestamp()
+    not_before timestamp with time zone
+    interactive boolean not null default false
     delivery_pkey PRIMARY KEY (consumer_id, destination, organization_id, lane, seq)
     CREATE INDEX delivery_due_idx ON public.delivery USING btree (consumer_id, due_at) WHERE ((lease_token IS NULL) AND (NOT suspect))
     CREATE INDEX delivery_flow_idx ON public.delivery USING btree (consumer_id, organization_id, destination, due_at) WHERE ((lease_token IS NULL) AND (NOT suspect))
+    CREATE UNIQUE INDEX delivery_lane_idx ON public.delivery USING btree (organization_id, consumer_id, destination, lane) WHERE ((lane <> 0) AND (due_at < 'infinity'::timestamp with time zone))
     CREATE INDEX delivery_leased_idx ON public.delivery USING btree (consumer_id, due_at) WHERE (lease_token IS NOT NULL)
     CREATE INDEX delivery_seq_idx ON public.delivery USING btree (seq)
     CREATE INDEX delivery_suspect_idx ON public.delivery USING btree (consumer_id, due_at) WHERE ((lease_token IS NULL) AND suspect)
@@ -421,6 +428,8 @@ table outbox
     organization_id uuid not null
     event_type text not null
     created_at timestamp with time zone not null
+    lane bigint
+    not_before timestamp with time zone
     outbox_pkey PRIMARY KEY (emit_no)
     policy own_organization using ((organization_id = current_organization()))
 
@@ -438,6 +447,19 @@ table parked_message_updates
     CREATE INDEX parked_message_updates_expiry_idx ON public.parked_message_updates USING btree (expires_at)
     CREATE INDEX parked_message_updates_message_idx ON public.parked_message_updates USING btree (channel_session_id, waha_message_id, id)
     policy own_organization using ((organization_id = current_organization()))
+
+table paused_lane
+    organization_id uuid not null
+    consumer_id smallint not null
+    destination uuid not null
+    lane bigint not null
+    reason text
+    actor_name text not null
+    paused_at timestamp with time zone not null default clock_timestamp()
+    paused_lane_lane_check CHECK ((lane <> 0))
+    paused_lane_pkey PRIMARY KEY (organization_id, consumer_id, destination, lane)
+    policy own_organization using ((organization_id = current_organization()))
+    deskcomm_api may delete, insert, select
 
 table platform_admins
     user_id uuid not null
@@ -522,7 +544,10 @@ table webhook_subscriptions
     deleted_at timestamp with time zone
     created_at timestamp with time zone not null default clock_timestamp()
     updated_at timestamp with time zone not null default clock_timestamp()
+    ordering text not null default 'none'::text
+    starts_after bigint not null default last_emit_no()
     webhook_subscriptions_event_types_check CHECK (((cardinality(event_types) >= 1) AND (cardinality(event_types) <= 100)))
+    webhook_subscriptions_ordering_check CHECK ((ordering = ANY (ARRAY['none'::text, 'key'::text, 'strict'::text])))
     webhook_subscriptions_url_check CHECK ((length(url) <= 2000))
     webhook_subscriptions_organization_id_fkey FOREIGN KEY (organization_id) REFERENCES organizations(id) ON DELETE CASCADE
     webhook_subscriptions_pkey PRIMARY KEY (id)
@@ -548,6 +573,186 @@ begin
         array[v_held.attempts + 1]);
 end $function$
 
+CREATE OR REPLACE FUNCTION public.advance_lanes(p_consumers smallint[], p_destinations uuid[], p_orgs uuid[], p_lanes bigint[])
+ RETURNS void
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+ SET enable_seqscan TO 'off'
+ SET enable_bitmapscan TO 'off'
+ SET enable_hashjoin TO 'off'
+ SET enable_mergejoin TO 'off'
+ SET jit TO 'off'
+AS $function$
+begin
+    perform
+      from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
+      join delivery d using (consumer_id, destination, organization_id, lane)
+     where d.lane <> 0 and d.due_at < 'infinity'
+     order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
+       for update of d;
+
+    with lane as (
+        select distinct * from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
+         where l.lane <> 0
+    )
+    update delivery d
+       set due_at = 'infinity', updated_at = clock_timestamp()
+      from lane l
+     cross join lateral (
+        select h.seq
+          from delivery h
+         where h.consumer_id = l.consumer_id and h.destination = l.destination and h.organization_id = l.organization_id and h.lane = l.lane
+         order by h.seq
+         limit 1
+     ) first
+     where d.consumer_id = l.consumer_id and d.destination = l.destination and d.organization_id = l.organization_id and d.lane = l.lane
+       and d.lane <> 0 and d.due_at < 'infinity' and d.lease_token is null
+       and (d.seq <> first.seq or exists (
+            select from paused_lane p
+             where p.organization_id = l.organization_id and p.consumer_id = l.consumer_id and p.destination = l.destination and p.lane = l.lane));
+
+    with lane as (
+        select distinct * from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
+         where l.lane <> 0
+    )
+    update delivery d
+       set due_at = greatest(clock_timestamp(), d.not_before), updated_at = clock_timestamp()
+      from lane l
+     cross join lateral (
+        select h.seq
+          from delivery h
+         where h.consumer_id = l.consumer_id and h.destination = l.destination and h.organization_id = l.organization_id and h.lane = l.lane
+         order by h.seq
+         limit 1
+     ) first
+     where d.consumer_id = l.consumer_id and d.destination = l.destination and d.organization_id = l.organization_id and d.lane = l.lane
+       and d.seq = first.seq and d.due_at = 'infinity'
+       and not exists (
+            select from paused_lane p
+             where p.organization_id = l.organization_id and p.consumer_id = l.consumer_id and p.destination = l.destination and p.lane = l.lane)
+       and not exists (
+            select from delivery c
+             where c.organization_id = l.organization_id and c.consumer_id = l.consumer_id and c.destination = l.destination and c.lane = l.lane
+               and c.lane <> 0 and c.due_at < 'infinity');
+end $function$
+
+CREATE OR REPLACE FUNCTION public.append_event(p_event_type text, p_entity_kind text, p_entity_id uuid, p_payload jsonb, p_metadata jsonb, p_organization_id uuid, p_not_before timestamp with time zone)
+ RETURNS uuid
+ LANGUAGE plpgsql
+AS $function$
+declare
+    v_session  uuid := nullif(current_setting('app.organization_id', true), '')::uuid;
+    v_org      uuid := coalesce(p_organization_id, v_session);
+    v_metadata jsonb := coalesce(p_metadata, '{}');
+    v_at       timestamptz := clock_timestamp();
+    v_id       uuid := uuid_v7(v_at);
+    v_first    uuid;
+begin
+    if v_org is null then
+        raise exception 'an organization is required' using errcode = '22023', column = 'organization_id';
+    elsif v_session <> v_org then
+        raise exception 'the organization must be the one of the session' using errcode = '42501', column = 'organization_id';
+    elsif p_event_type is null or p_event_type !~ '^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$' or length(p_event_type) > 100 then
+        raise exception 'must be entity.action in lower snake case' using errcode = '22023', column = 'event_type';
+    elsif p_entity_kind is null or p_entity_kind !~ '^[a-z][a-z0-9_]{0,62}$' then
+        raise exception 'must be a lower snake case name of at most 63 characters' using errcode = '22023', column = 'entity_kind';
+    elsif jsonb_typeof(coalesce(p_payload, '{}')) <> 'object' then
+        raise exception 'must be a JSON object' using errcode = '22023', column = 'payload';
+    elsif jsonb_typeof(v_metadata) <> 'object' then
+        raise exception 'must be a JSON object' using errcode = '22023', column = 'metadata';
+    elsif octet_length(coalesce(p_payload, '{}')::text) > 8388608 then
+        -- A number such as 1e131071 takes a few bytes to store and as many digits to read: whoever reads it fails.
+        raise exception 'must have at most 8 MiB with its numbers written out' using errcode = '22023', column = 'payload';
+    elsif octet_length(v_metadata::text) > 65536 then
+        raise exception 'must have at most 64 KiB' using errcode = '22023', column = 'metadata';
+    elsif not exists (select from organizations where id = v_org) then
+        raise exception 'must be an organization that exists' using errcode = '23503', column = 'organization_id';
+    elsif v_metadata ? 'order_key'
+        and (jsonb_typeof(v_metadata -> 'order_key') <> 'string' or length(v_metadata ->> 'order_key') not between 1 and 255) then
+        raise exception 'must be a text of 1 to 255 characters' using errcode = '22023', column = 'metadata.order_key';
+    end if;
+
+    if v_metadata ? 'idempotency_key' then
+        if jsonb_typeof(v_metadata -> 'idempotency_key') <> 'string' or length(v_metadata ->> 'idempotency_key') not between 1 and 255 then
+            raise exception 'must be a text of 1 to 255 characters' using errcode = '22023', column = 'metadata.idempotency_key';
+        end if;
+        insert into event_dedup (organization_id, key, event_id)
+        values (v_org, v_metadata ->> 'idempotency_key', v_id)
+        on conflict (organization_id, key) do update set key = excluded.key
+        returning event_id into v_first;
+        if v_first <> v_id then
+            return v_first;
+        end if;
+    end if;
+
+    with appended as (
+        insert into event_log (id, organization_id, event_type, entity_kind, entity_id, payload, metadata, created_at)
+        values (v_id, v_org, p_event_type, p_entity_kind, p_entity_id, coalesce(p_payload, '{}'),
+            v_metadata || jsonb_build_object('emitted_at', extract(epoch from v_at)), v_at)
+    )
+    insert into outbox (event_id, organization_id, event_type, created_at, lane, not_before)
+    values (v_id, v_org, p_event_type, v_at, event_lane(p_entity_kind, p_entity_id, v_metadata), p_not_before);
+    return v_id;
+end $function$
+
+CREATE OR REPLACE FUNCTION public.backfill_consumer(p_consumer smallint, p_since timestamp with time zone)
+ RETURNS integer
+ LANGUAGE plpgsql
+AS $function$
+declare
+    v_made record;
+begin
+    with made as (
+        insert into delivery (consumer_id, destination, organization_id, lane, seq, event_id, due_at, interactive)
+        select c.id, '00000000-0000-0000-0000-000000000000', p.organization_id, l.lane, p.seq, p.event_id,
+               case when l.lane = 0 then least(e.created_at, now()) else 'infinity' end, is_interactive(e.event_type)
+          from consumers c
+          join event_log e on e.event_type = any (c.event_types)
+          join event_position p on p.event_id = e.id
+         cross join lateral (
+            select case c.ordering when 'strict' then 1 when 'key' then event_lane(e.entity_kind, e.entity_id, e.metadata) else 0 end as lane
+         ) l
+         where c.id = p_consumer
+           -- Ids are cut at milliseconds, hence the second.
+           and e.id >= uuid_v7_floor(greatest(p_since, timestamptz '1970-01-02') - interval '1 second')
+           and e.created_at >= p_since
+        returning consumer_id, destination, organization_id, lane
+    ), ordered as (
+        select distinct * from made where lane <> 0
+    )
+    select (select count(*) from made) as n,
+           array_agg(consumer_id) as consumers, array_agg(destination) as destinations, array_agg(organization_id) as orgs, array_agg(lane) as lanes
+      into v_made
+      from ordered;
+    if v_made.lanes is not null then
+        perform advance_lanes(v_made.consumers, v_made.destinations, v_made.orgs, v_made.lanes);
+    end if;
+    return v_made.n;
+end $function$
+
+CREATE OR REPLACE FUNCTION public.bury_delivery(p_held delivery, p_attempts integer, p_error text, p_state text)
+ RETURNS uuid
+ LANGUAGE plpgsql
+AS $function$
+declare
+    v_id uuid := delivery_id(p_held.event_id, (select c.name from consumers c where c.id = p_held.consumer_id), p_held.destination);
+begin
+    delete from delivery d
+     where d.consumer_id = p_held.consumer_id and d.destination = p_held.destination and d.organization_id = p_held.organization_id
+       and d.lane = p_held.lane and d.seq = p_held.seq;
+    insert into dead_delivery (delivery_id, organization_id, consumer_id, destination, lane, seq, event_id, event_type, entity_kind,
+           entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error, state)
+    select v_id, p_held.organization_id, p_held.consumer_id, p_held.destination, p_held.lane, p_held.seq, e.id, e.event_type, e.entity_kind,
+           e.entity_id, e.payload, e.metadata, e.created_at, p_attempts, p_held.earlier_attempts, p_error, p_state
+      from event_log e
+     where e.id = p_held.event_id and e.organization_id = p_held.organization_id
+    on conflict (delivery_id) do update
+       set state = excluded.state, attempts = excluded.attempts, earlier_attempts = excluded.earlier_attempts,
+           last_error = excluded.last_error, died_at = clock_timestamp(), resolved_at = null, reason = null;
+    return v_id;
+end $function$
+
 CREATE OR REPLACE FUNCTION public.claim_deliveries(p_consumers text[], p_limits integer[], p_overflows integer[], p_sides integer[], p_shares integer[], p_after uuid[], p_held_consumers text[], p_held_orgs uuid[], p_held_destinations uuid[], p_held integer[], p_suspect boolean, p_lease_time interval, p_types text[] DEFAULT NULL::text[])
  RETURNS TABLE(consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt integer, budgeted integer, max_attempts integer, suspect boolean, unknown boolean, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamp with time zone)
  LANGUAGE plpgsql
@@ -567,7 +772,7 @@ begin
         select c.id, w.n, w.overflow, w.side, w.share, w.after,
                held.orgs, held.destinations, held.counts
           from unnest(p_consumers, p_limits, p_overflows, p_sides, p_shares, p_after) w (name, n, overflow, side, share, after)
-          join consumers c on c.name = w.name
+          join consumers c on c.name = w.name and c.paused_at is null
          cross join lateral (
             select coalesce(array_agg(h.org), '{}') as orgs, coalesce(array_agg(h.destination), '{}') as destinations,
                    coalesce(array_agg(h.n), '{}') as counts
@@ -604,58 +809,11 @@ begin
          cross join lateral (select count(*)::int as n from alone where alone.id = w.id) a
     )
     select array(select at from alone union all select unnest(taken) from fair) into v_taken;
+    perform free_lapsed(p_consumers);
 
     return query
     with want as (
-        select c.id, c.name, c.max_attempts, c.retry_steps, c.retry_jitter
-          from unnest(p_consumers) w (name)
-          join consumers c on c.name = w.name
-    ), lapsed as (
-        select d.*, w.name, w.retry_steps, w.retry_jitter, d.attempts + 1 as attempts_now,
-               case when not d.suspect then 'suspect' when d.attempts + 1 < w.max_attempts then 'counted' else 'dead' end as outcome
-          from want w
-         cross join lateral (
-            select d.*
-              from delivery d
-             where d.consumer_id = w.id
-               and d.lease_token is not null
-               and d.due_at <= now()
-             order by d.due_at
-             limit 500
-               for update of d skip locked
-         ) d
-    ), freed as (
-        update delivery d
-           set lease_token = null,
-               due_at = clock_timestamp()
-                   + case when l.crashes > 0 then retry_delay(l.retry_steps, l.retry_jitter, l.attempts_now) else interval '0' end,
-               suspect = true,
-               attempts = case when l.outcome = 'counted' then l.attempts_now else l.attempts end,
-               crashes = case when l.outcome = 'counted' then l.crashes + 1 else 0 end,
-               last_error = case when l.outcome = 'counted' then 'the process died during the attempt' else l.last_error end,
-               updated_at = clock_timestamp()
-          from lapsed l
-         where l.outcome <> 'dead'
-           and d.consumer_id = l.consumer_id and d.destination = l.destination and d.organization_id = l.organization_id
-           and d.lane = l.lane and d.seq = l.seq
-    ), finished as (
-        delete from delivery d
-         using lapsed l
-         where l.outcome = 'dead'
-           and d.consumer_id = l.consumer_id and d.destination = l.destination and d.organization_id = l.organization_id
-           and d.lane = l.lane and d.seq = l.seq
-    ), buried as (
-        insert into dead_delivery (delivery_id, organization_id, consumer_id, destination, lane, seq, event_id, event_type, entity_kind,
-               entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error, state)
-        select delivery_id(l.event_id, l.name, l.destination), l.organization_id, l.consumer_id, l.destination, l.lane, l.seq, l.event_id,
-               e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at, l.attempts_now, l.earlier_attempts,
-               'the process died during the attempt', case when l.effect_at is null then 'dead' else 'uncertain' end
-          from lapsed l
-          join event_log e on e.id = l.event_id and e.organization_id = l.organization_id
-         where l.outcome = 'dead'
-        on conflict (delivery_id) do update
-           set state = excluded.state, attempts = excluded.attempts, earlier_attempts = excluded.earlier_attempts,
-               last_error = excluded.last_error, died_at = clock_timestamp(), resolved_at = null, reason = null
+        select c.id, c.name, c.max_attempts from unnest(p_consumers) w (name) join consumers c on c.name = w.name
     ), lease as materialized (
         select nextval('lease_token_seq') as token
          where cardinality(v_taken) > 0
@@ -754,8 +912,9 @@ begin
          where x.delivery_id = was.delivery_id
         returning x.*, was.state as old_state, was.name
     ), pending as (
-        insert into delivery (consumer_id, destination, organization_id, lane, seq, event_id, due_at, earlier_attempts, last_error)
-        select consumer_id, destination, organization_id, lane, seq, event_id, clock_timestamp(), attempts + earlier_attempts, last_error
+        insert into delivery (consumer_id, destination, organization_id, lane, seq, event_id, due_at, earlier_attempts, last_error, interactive)
+        select consumer_id, destination, organization_id, lane, seq, event_id, case when lane = 0 then clock_timestamp() else 'infinity' end,
+               attempts + earlier_attempts, last_error, is_interactive(event_type)
           from decided
          where p_state = 'replayed'
     ), thawed as (
@@ -771,6 +930,9 @@ begin
         raise exception 'p_event_id: % has nothing dead for %', p_event_id, coalesce(p_worker, 'any worker') using errcode = '55000',
             hint = 'Deliveries that wait, run or are done are left alone, and so are those of deleted subscriptions; uncertain ones need p_worker.';
     end if;
+    perform reorder_lanes(array_agg(d.consumer_id), array_agg(d.destination), array_agg(d.organization_id), array_agg(d.lane))
+       from dead_delivery d
+      where d.organization_id = any (array(select o.id from organizations o)) and d.event_id = p_event_id and p_state = 'replayed';
     return v_n;
 end $function$
 
@@ -896,55 +1058,8 @@ CREATE OR REPLACE FUNCTION public.emit_event(p_event_type text, p_entity_kind te
  SECURITY DEFINER
  SET search_path TO 'pg_catalog', 'public', 'pg_temp'
 AS $function$
-declare
-    v_session uuid := nullif(current_setting('app.organization_id', true), '')::uuid;
-    v_org     uuid := coalesce(p_organization_id, v_session);
-    v_at      timestamptz := clock_timestamp();
-    v_id      uuid := uuid_v7(v_at);
-    v_first   uuid;
 begin
-    if v_org is null then
-        raise exception 'an organization is required' using errcode = '22023', column = 'organization_id';
-    elsif v_session <> v_org then
-        raise exception 'the organization must be the one of the session' using errcode = '42501', column = 'organization_id';
-    elsif p_event_type is null or p_event_type !~ '^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$' or length(p_event_type) > 100 then
-        raise exception 'must be entity.action in lower snake case' using errcode = '22023', column = 'event_type';
-    elsif p_entity_kind is null or p_entity_kind !~ '^[a-z][a-z0-9_]{0,62}$' then
-        raise exception 'must be a lower snake case name of at most 63 characters' using errcode = '22023', column = 'entity_kind';
-    elsif jsonb_typeof(coalesce(p_payload, '{}')) <> 'object' then
-        raise exception 'must be a JSON object' using errcode = '22023', column = 'payload';
-    elsif jsonb_typeof(coalesce(p_metadata, '{}')) <> 'object' then
-        raise exception 'must be a JSON object' using errcode = '22023', column = 'metadata';
-    elsif octet_length(coalesce(p_payload, '{}')::text) > 8388608 then
-        -- A number such as 1e131071 takes a few bytes to store and as many digits to read: whoever reads it fails.
-        raise exception 'must have at most 8 MiB with its numbers written out' using errcode = '22023', column = 'payload';
-    elsif octet_length(coalesce(p_metadata, '{}')::text) > 65536 then
-        raise exception 'must have at most 64 KiB' using errcode = '22023', column = 'metadata';
-    elsif not exists (select from organizations where id = v_org) then
-        raise exception 'must be an organization that exists' using errcode = '23503', column = 'organization_id';
-    end if;
-
-    if coalesce(p_metadata, '{}') ? 'idempotency_key' then
-        if jsonb_typeof(p_metadata -> 'idempotency_key') <> 'string' or length(p_metadata ->> 'idempotency_key') not between 1 and 255 then
-            raise exception 'must be a text of 1 to 255 characters' using errcode = '22023', column = 'metadata.idempotency_key';
-        end if;
-        insert into event_dedup (organization_id, key, event_id)
-        values (v_org, p_metadata ->> 'idempotency_key', v_id)
-        on conflict (organization_id, key) do update set key = excluded.key
-        returning event_id into v_first;
-        if v_first <> v_id then
-            return v_first;
-        end if;
-    end if;
-
-    with appended as (
-        insert into event_log (id, organization_id, event_type, entity_kind, entity_id, payload, metadata, created_at)
-        values (v_id, v_org, p_event_type, p_entity_kind, p_entity_id, coalesce(p_payload, '{}'),
-            coalesce(p_metadata, '{}') || jsonb_build_object('emitted_at', extract(epoch from v_at)), v_at)
-    )
-    insert into outbox (event_id, organization_id, event_type, created_at)
-    values (v_id, v_org, p_event_type, v_at);
-    return v_id;
+    return append_event(p_event_type, p_entity_kind, p_entity_id, p_payload, p_metadata, p_organization_id, null);
 end $function$
 
 CREATE OR REPLACE FUNCTION public.ensure_event_partitions(p_months integer)
@@ -969,6 +1084,15 @@ begin
     end loop;
     return v_made;
 end $function$
+
+CREATE OR REPLACE FUNCTION public.event_lane(p_entity_kind text, p_entity_id uuid, p_metadata jsonb)
+ RETURNS bigint
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+    select case when h in (0, 1) then 2 else coalesce(h, 0) end
+      from hashtextextended(coalesce(p_metadata ->> 'order_key', p_entity_kind || ':' || p_entity_id), 0) h
+$function$
 
 CREATE OR REPLACE FUNCTION public.extend_lease(p_worker text)
  RETURNS integer
@@ -1015,6 +1139,64 @@ begin
     return v_id;
 end $function$
 
+CREATE OR REPLACE FUNCTION public.free_lapsed(p_consumers text[])
+ RETURNS void
+ LANGUAGE plpgsql
+ SET enable_sort TO 'off'
+ SET enable_seqscan TO 'off'
+ SET enable_bitmapscan TO 'off'
+ SET enable_hashjoin TO 'off'
+ SET enable_mergejoin TO 'off'
+ SET jit TO 'off'
+ SET plan_cache_mode TO 'force_generic_plan'
+AS $function$
+declare
+    c_crashed constant text := 'the process died during the attempt';
+    v_taken   tid[];
+    v_ordered record;
+begin
+    select array_agg(d.at) into v_taken
+      from unnest(p_consumers) w (name)
+      join consumers c on c.name = w.name
+     cross join lateral (
+        select d.ctid as at
+          from delivery d
+         where d.consumer_id = c.id
+           and d.lease_token is not null
+           and d.due_at <= now()
+         order by d.due_at
+         limit 500
+           for update of d skip locked
+     ) d;
+    if v_taken is null then
+        return;
+    end if;
+
+    select array_agg(d.consumer_id) as consumers, array_agg(d.destination) as destinations, array_agg(d.organization_id) as orgs, array_agg(d.lane) as lanes
+      into v_ordered
+      from delivery d
+     where d.ctid = any (v_taken) and d.lane <> 0;
+
+    update delivery d
+       set lease_token = null,
+           due_at = clock_timestamp() + case when d.crashes > 0 then retry_delay(c.retry_steps, c.retry_jitter, d.attempts + 1) else interval '0' end,
+           attempts = case when d.suspect then d.attempts + 1 else d.attempts end,
+           crashes = case when d.suspect then d.crashes + 1 else 0 end,
+           last_error = case when d.suspect then c_crashed else d.last_error end,
+           suspect = true,
+           updated_at = clock_timestamp()
+      from consumers c
+     where d.ctid = any (v_taken) and c.id = d.consumer_id and (not d.suspect or d.attempts + 1 < c.max_attempts);
+
+    -- Those that the update has left where they were.
+    perform bury_delivery(d, d.attempts + 1, c_crashed, case when d.effect_at is null then 'dead' else 'uncertain' end)
+       from delivery d
+      where d.ctid = any (v_taken);
+    if v_ordered.lanes is not null then
+        perform advance_lanes(v_ordered.consumers, v_ordered.destinations, v_ordered.orgs, v_ordered.lanes);
+    end if;
+end $function$
+
 CREATE OR REPLACE FUNCTION public.held_delivery(p_event_id uuid, p_worker text, p_token bigint)
  RETURNS delivery
  LANGUAGE plpgsql
@@ -1039,6 +1221,23 @@ begin
     end if;
     return v_held;
 end $function$
+
+CREATE OR REPLACE FUNCTION public.is_interactive(p_event_type text)
+ RETURNS boolean
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+    select p_event_type in ('message.received', 'message.send_requested', 'ai.handoff_triggered')
+$function$
+
+CREATE OR REPLACE FUNCTION public.last_emit_no()
+ RETURNS bigint
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+    select coalesce(pg_sequence_last_value(pg_get_serial_sequence('public.outbox', 'emit_no')::regclass), 0)
+$function$
 
 CREATE OR REPLACE FUNCTION public.lock_by_turns(p_consumer smallint, p_limit integer, p_types text[])
  RETURNS tid[]
@@ -1308,18 +1507,7 @@ begin
            and d.lane = v_held.lane and d.seq = v_held.seq;
         return;
     end if;
-    delete from delivery d
-     where d.consumer_id = v_held.consumer_id and d.destination = v_held.destination and d.organization_id = v_held.organization_id
-       and d.lane = v_held.lane and d.seq = v_held.seq;
-    insert into dead_delivery (delivery_id, organization_id, consumer_id, destination, lane, seq, event_id, event_type, entity_kind,
-           entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error)
-    select delivery_id(e.id, p_worker, v_held.destination), v_held.organization_id, v_held.consumer_id, v_held.destination, v_held.lane, v_held.seq,
-           e.id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at, v_attempts, v_held.earlier_attempts, v_error
-      from event_log e
-     where e.id = p_event_id and e.organization_id = v_held.organization_id
-    on conflict (delivery_id) do update
-       set state = 'dead', attempts = excluded.attempts, earlier_attempts = excluded.earlier_attempts,
-           last_error = excluded.last_error, died_at = clock_timestamp(), resolved_at = null, reason = null;
+    perform bury_delivery(v_held, v_attempts, v_error, 'dead');
 end $function$
 
 CREATE OR REPLACE FUNCTION public.register_consumer(p_worker text, p_event_types text[], p_since timestamp with time zone DEFAULT now())
@@ -1351,18 +1539,14 @@ begin
     if found then
         return;
     end if;
-    insert into consumers (name, event_types, effect, retry_steps, retry_jitter, max_attempts, external, starts_at)
+    -- What is not relayed yet is told apart by its number, and by the clock only when p_since has not come.
+    insert into consumers (name, event_types, effect, retry_steps, retry_jitter, max_attempts, external, starts_after, starts_at)
     values (p_worker, p_event_types, 'at_least_once',
-        array['30 seconds', '1 minute', '2 minutes', '5 minutes', '10 minutes', '30 minutes', '1 hour', '2 hours']::interval[], 0.3, 8, true, p_since)
+        array['30 seconds', '1 minute', '2 minutes', '5 minutes', '10 minutes', '30 minutes', '1 hour', '2 hours']::interval[], 0.3, 8, true,
+        coalesce((select max(o.emit_no) from outbox o where o.created_at < p_since), 0),
+        case when p_since > now() then p_since end)
     returning id into v_id;
-    insert into delivery (consumer_id, destination, organization_id, seq, event_id, due_at)
-    select v_id, '00000000-0000-0000-0000-000000000000', p.organization_id, p.seq, p.event_id, e.created_at
-      from event_log e
-      join event_position p on p.event_id = e.id
-     -- Ids are cut at milliseconds, hence the second.
-     where e.id >= uuid_v7_floor(greatest(p_since, timestamptz '1970-01-02') - interval '1 second')
-       and e.created_at >= p_since
-       and e.event_type = any (p_event_types);
+    perform backfill_consumer(v_id, p_since);
 end $function$
 
 CREATE OR REPLACE FUNCTION public.relay_events(p_limit integer)
@@ -1370,9 +1554,11 @@ CREATE OR REPLACE FUNCTION public.relay_events(p_limit integer)
  LANGUAGE plpgsql
 AS $function$
 declare
-    v_last   bigint;
-    v_taken  int;
-    v_placed int;
+    c_none    constant uuid := '00000000-0000-0000-0000-000000000000';
+    v_last    bigint;
+    v_taken   int;
+    v_placed  int;
+    v_ordered record;
 begin
     if not exists (select from outbox) then
         return 0;
@@ -1384,25 +1570,25 @@ begin
     ), relayed as (
         delete from outbox o using taken t where o.emit_no = t.emit_no
     ), batch as materialized (
-        -- An event that has its place already has its deliveries too.
-        select event_id, organization_id, event_type, created_at, v_last + row_number() over (order by emit_no) as seq
+        -- An event that has its place already has its deliveries too. The clock may have been set back since it was emitted.
+        select t.*, greatest(least(t.created_at, now()), t.not_before) as due_at, is_interactive(t.event_type) as interactive,
+               v_last + row_number() over (order by t.emit_no) as seq
           from taken t
          where not exists (select from event_position p where p.event_id = t.event_id)
     ), placed as (
         insert into event_position (seq, event_id, organization_id, event_type)
         select seq, event_id, organization_id, event_type from batch
-    ), made as (
-        insert into delivery (consumer_id, destination, organization_id, seq, event_id, due_at)
-        select c.id, '00000000-0000-0000-0000-000000000000', b.organization_id, b.seq, b.event_id, b.created_at
+    ), wanted as (
+        select c.id as consumer_id, c_none as destination, c.ordering, b.*
           from batch b
-          join consumers c on b.event_type = any (c.event_types) and c.starts_at <= b.created_at
+          join consumers c on b.event_type = any (c.event_types) and c.starts_after < b.emit_no and (c.starts_at is null or c.starts_at <= b.created_at)
         union all
-        select c.id, s.id, b.organization_id, b.seq, b.event_id, b.created_at
+        select c.id, s.id, s.ordering, b.*
           from batch b
           join webhook_subscriptions s
             on s.organization_id = b.organization_id
            and s.event_types && array[b.event_type, split_part(b.event_type, '.', 1) || '.*', '*']
-           and s.created_at <= b.created_at
+           and s.starts_after < b.emit_no
            and s.deleted_at is null
           join consumers c on c.name = 'webhook-dispatch-worker'
          where split_part(b.event_type, '.', 1) <> 'webhook'
@@ -1411,10 +1597,41 @@ begin
                 select from event_log e
                  where e.id = b.event_id
                    and s.id::text in (e.entity_id::text, e.payload ->> 'subscription_id'))
+    ), laned as (
+        select w.*, case w.ordering when 'strict' then 1 when 'key' then coalesce(w.lane, 0) else 0 end as in_lane from wanted w
+    ), made as (
+        insert into delivery (consumer_id, destination, organization_id, lane, seq, event_id, due_at, not_before, interactive)
+        select consumer_id, destination, organization_id, in_lane, seq, event_id, case when in_lane = 0 then due_at else 'infinity' end,
+               not_before, interactive
+          from laned
+        returning consumer_id, destination, organization_id, lane
+    ), ordered as (
+        select distinct * from made where lane <> 0
     )
-    select (select count(*) from taken), (select count(*) from batch) into v_taken, v_placed;
+    select (select count(*) from taken) as taken, (select count(*) from batch) as placed,
+           array_agg(consumer_id) as consumers, array_agg(destination) as destinations, array_agg(organization_id) as orgs, array_agg(lane) as lanes
+      into v_ordered
+      from ordered;
+    v_taken := v_ordered.taken;
+    v_placed := v_ordered.placed;
+    if v_ordered.lanes is not null then
+        perform advance_lanes(v_ordered.consumers, v_ordered.destinations, v_ordered.orgs, v_ordered.lanes);
+    end if;
     update relay_state set last_seq = v_last + v_placed;
     return v_taken;
+end $function$
+
+CREATE OR REPLACE FUNCTION public.reorder_lanes(p_consumers smallint[], p_destinations uuid[], p_orgs uuid[], p_lanes bigint[])
+ RETURNS void
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+begin
+    if exists (select from unnest(p_lanes) l where l <> 0) then
+        perform from relay_state for update;
+        perform advance_lanes(p_consumers, p_destinations, p_orgs, p_lanes);
+    end if;
 end $function$
 
 CREATE OR REPLACE FUNCTION public.reprocess_event(p_event_id uuid, p_worker text DEFAULT NULL::text)

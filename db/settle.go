@@ -2,10 +2,12 @@ package db
 
 import (
 	"context"
+	"slices"
 	"time"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/deskcomm/deskcomm/bus"
 )
@@ -26,7 +28,7 @@ const settleDeliveriesSQL = `
 	        as v (consumer_id, destination, organization_id, lane, seq, token, delivery_id, verdict, error, not_until,
 	              started_at, duration, status_code, response, was_unknown, is_unknown)
 	), mine as (
-	    select d.event_id, d.attempts + 1 as attempts, d.earlier_attempts, v.*
+	    select d as held, d.event_id, d.attempts + 1 as attempts, d.earlier_attempts, v.*
 	      from delivery d
 	      join verdict v using (consumer_id, destination, organization_id, lane, seq)
 	     where d.lease_token is not distinct from v.token
@@ -42,7 +44,7 @@ const settleDeliveriesSQL = `
 	), finished as (
 	    delete from delivery d
 	     using judged j
-	     where j.outcome not in ('retry', 'postponed')
+	     where j.outcome in ('done', 'skipped')
 	       and d.consumer_id = j.consumer_id and d.destination = j.destination and d.organization_id = j.organization_id
 	       and d.lane = j.lane and d.seq = j.seq
 	), due_again as (
@@ -66,17 +68,8 @@ const settleDeliveriesSQL = `
 	      from judged
 	     where outcome in ('done', 'skipped')
 	     group by organization_id, consumer_id, outcome, case when outcome = 'skipped' then error end
-	), buried as (
-	    insert into dead_delivery (delivery_id, organization_id, consumer_id, destination, lane, seq, event_id, event_type, entity_kind,
-	           entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error, state)
-	    select j.delivery_id, j.organization_id, j.consumer_id, j.destination, j.lane, j.seq, j.event_id, e.event_type, e.entity_kind,
-	           e.entity_id, e.payload, e.metadata, e.created_at, j.attempts, j.earlier_attempts, j.error, j.outcome
-	      from judged j
-	      join event_log e on e.id = j.event_id and e.organization_id = j.organization_id
-	     where j.outcome in ('dead', 'uncertain')
-	    on conflict (delivery_id) do update
-	       set state = excluded.state, attempts = excluded.attempts, earlier_attempts = excluded.earlier_attempts,
-	           last_error = excluded.last_error, died_at = clock_timestamp(), resolved_at = null, reason = null
+	), buried as materialized (
+	    select bury_delivery(j.held, j.attempts, j.error, j.outcome) as id from judged j where j.outcome in ('dead', 'uncertain')
 	), tried as (
 	    insert into attempt (delivery_id, number, organization_id, consumer_id, destination, event_id, outcome, error, status_code,
 	           response, started_at, duration)
@@ -111,25 +104,45 @@ const settleDeliveriesSQL = `
 	      join subscribers on subscribers.id = t.destination
 	     where s.id = t.destination
 	)
-	select consumer_id, destination, organization_id as org_id, lane, seq, token from mine`
+	select consumer_id, destination, organization_id as org_id, lane, seq, token
+	  from mine
+	 where (select count(id) from buried) >= 0 -- or nobody would ask for it`
+
+const advanceLanesSQL = `select advance_lanes(@consumer_ids::smallint[], @destinations::uuid[], @org_ids::uuid[], @lanes::bigint[])`
 
 // maxErrorText bounds what is kept of an error or an answer, in bytes.
 const maxErrorText = 4096
 
 // Settle brings claimed deliveries to their verdicts and returns the leases that
 // were no longer valid.
-func (d *DB) Settle(ctx context.Context, settlements []bus.Settlement) ([]bus.Lease, error) {
-	return settle(ctx, d.pool, settlements)
+func (d *DB) Settle(ctx context.Context, settlements []bus.Settlement) (lost []bus.Lease, err error) {
+	if !slices.ContainsFunc(settlements, func(s bus.Settlement) bool { return s.Delivery.Lane != 0 }) {
+		return settle(ctx, d.pool, settlements)
+	}
+	err = d.inTx(ctx, func(tx pgx.Tx) error {
+		lost, err = settle(ctx, tx, settlements)
+		return err
+	})
+	return lost, err
 }
 
+// settle needs a transaction when one of the deliveries is in a lane.
 func settle(ctx context.Context, c conn, settlements []bus.Settlement) ([]bus.Lease, error) {
 	leases := make([]bus.Lease, len(settlements))
+	ordered := false
 	for i, s := range settlements {
 		leases[i] = s.Delivery.Lease()
+		ordered = ordered || s.Delivery.Lane != 0
 	}
 	args := leaseColumns(leases)
+	lanes := named{"consumer_ids": args["consumer_ids"], "destinations": args["destinations"], "org_ids": args["org_ids"], "lanes": args["lanes"]}
 	addVerdictColumns(args, settlements)
 	settled, err := collect[bus.Lease](ctx, c, settleDeliveriesSQL, args)
+	if err == nil && ordered {
+		// A statement of its own: it sees what has come into a lane, or has paused it,
+		// while the one before waited for its row.
+		_, err = c.Exec(ctx, advanceLanesSQL, lanes)
+	}
 	if err != nil {
 		return nil, wrap("settle deliveries", err)
 	}

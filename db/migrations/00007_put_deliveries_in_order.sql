@@ -1,0 +1,462 @@
+-- +goose Up
+
+-- Order. A consumer or a subscription promises none, one event at a time for each key, or one at a time in all. What must
+-- stay in order shares a lane: the hash of its key, or 1 for all; 0 is outside of any order. In a lane one delivery is
+-- current, the one with the lowest seq; those behind it are due at infinity, so that no claim walks over them.
+alter table outbox
+    add column lane       bigint,
+    add column not_before timestamptz;
+alter table consumers
+    add column ordering     text not null default 'none' constraint consumers_ordering_check check (ordering in ('none', 'key', 'strict')),
+    add column starts_after bigint not null default 0,
+    add column paused_at    timestamptz,
+    alter column starts_at drop not null,
+    alter column starts_at drop default;
+alter table webhook_subscriptions
+    add column ordering     text not null default 'none' constraint webhook_subscriptions_ordering_check check (ordering in ('none', 'key', 'strict')),
+    add column starts_after bigint not null default 0;
+alter table delivery
+    add column not_before  timestamptz,
+    add column interactive boolean not null default false;
+
+-- One at a time, by a constraint.
+create unique index delivery_lane_idx on delivery (organization_id, consumer_id, destination, lane) where lane <> 0 and due_at < 'infinity';
+
+-- Lanes that a person has stopped. What is in hand comes to its end; nothing more of the lane is claimed.
+create table paused_lane (
+    organization_id uuid not null,
+    consumer_id     smallint not null,
+    destination     uuid not null,
+    lane            bigint not null check (lane <> 0),
+    reason          text,
+    actor_name      text not null,
+    paused_at       timestamptz not null default clock_timestamp(),
+    primary key (organization_id, consumer_id, destination, lane)
+);
+alter table paused_lane enable row level security;
+create policy own_organization on paused_lane using (organization_id = current_organization()) with check (organization_id = current_organization());
+grant select, insert, delete on paused_lane to deskcomm_api;
+
+-- +goose StatementBegin
+-- last_emit_no is the number of the latest emission. Who begins to read starts after it, and not at an instant: the clock
+-- may be set back, and what is emitted then would be before the beginning.
+create function last_emit_no() returns bigint
+language sql volatile security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+    select coalesce(pg_sequence_last_value(pg_get_serial_sequence('public.outbox', 'emit_no')::regclass), 0)
+$$;
+-- +goose StatementEnd
+update consumers c set starts_after = coalesce((select max(o.emit_no) from outbox o where o.created_at < c.starts_at), 0);
+update consumers set starts_at = null where not external or starts_at < clock_timestamp();
+update webhook_subscriptions s
+   set starts_after = coalesce((select max(o.emit_no) from outbox o where o.organization_id = s.organization_id and o.created_at < s.created_at), 0);
+alter table consumers alter column starts_after set default last_emit_no();
+alter table webhook_subscriptions alter column starts_after set default last_emit_no();
+
+-- +goose StatementBegin
+-- event_lane is the lane of an event for who reads by key: the hash of its order_key, or else of the entity that it is
+-- about. Without either it is 0, outside of any order.
+create function event_lane(p_entity_kind text, p_entity_id uuid, p_metadata jsonb) returns bigint
+language sql immutable parallel safe
+as $$
+    select case when h in (0, 1) then 2 else coalesce(h, 0) end
+      from hashtextextended(coalesce(p_metadata ->> 'order_key', p_entity_kind || ':' || p_entity_id), 0) h
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- is_interactive tells the types for which somebody waits: they are claimed before all others.
+create function is_interactive(p_event_type text) returns boolean
+language sql immutable parallel safe
+as $$
+    select p_event_type in ('message.received', 'message.send_requested', 'ai.handoff_triggered')
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- append_event appends an event in the caller's transaction and returns its id. Its consumers get it when it is relayed, or
+-- not before p_not_before if that is later.
+create function append_event(
+    p_event_type text, p_entity_kind text, p_entity_id uuid, p_payload jsonb, p_metadata jsonb, p_organization_id uuid, p_not_before timestamptz
+) returns uuid
+language plpgsql
+as $$
+declare
+    v_session  uuid := nullif(current_setting('app.organization_id', true), '')::uuid;
+    v_org      uuid := coalesce(p_organization_id, v_session);
+    v_metadata jsonb := coalesce(p_metadata, '{}');
+    v_at       timestamptz := clock_timestamp();
+    v_id       uuid := uuid_v7(v_at);
+    v_first    uuid;
+begin
+    if v_org is null then
+        raise exception 'an organization is required' using errcode = '22023', column = 'organization_id';
+    elsif v_session <> v_org then
+        raise exception 'the organization must be the one of the session' using errcode = '42501', column = 'organization_id';
+    elsif p_event_type is null or p_event_type !~ '^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$' or length(p_event_type) > 100 then
+        raise exception 'must be entity.action in lower snake case' using errcode = '22023', column = 'event_type';
+    elsif p_entity_kind is null or p_entity_kind !~ '^[a-z][a-z0-9_]{0,62}$' then
+        raise exception 'must be a lower snake case name of at most 63 characters' using errcode = '22023', column = 'entity_kind';
+    elsif jsonb_typeof(coalesce(p_payload, '{}')) <> 'object' then
+        raise exception 'must be a JSON object' using errcode = '22023', column = 'payload';
+    elsif jsonb_typeof(v_metadata) <> 'object' then
+        raise exception 'must be a JSON object' using errcode = '22023', column = 'metadata';
+    elsif octet_length(coalesce(p_payload, '{}')::text) > 8388608 then
+        -- A number such as 1e131071 takes a few bytes to store and as many digits to read: whoever reads it fails.
+        raise exception 'must have at most 8 MiB with its numbers written out' using errcode = '22023', column = 'payload';
+    elsif octet_length(v_metadata::text) > 65536 then
+        raise exception 'must have at most 64 KiB' using errcode = '22023', column = 'metadata';
+    elsif not exists (select from organizations where id = v_org) then
+        raise exception 'must be an organization that exists' using errcode = '23503', column = 'organization_id';
+    elsif v_metadata ? 'order_key'
+        and (jsonb_typeof(v_metadata -> 'order_key') <> 'string' or length(v_metadata ->> 'order_key') not between 1 and 255) then
+        raise exception 'must be a text of 1 to 255 characters' using errcode = '22023', column = 'metadata.order_key';
+    end if;
+
+    if v_metadata ? 'idempotency_key' then
+        if jsonb_typeof(v_metadata -> 'idempotency_key') <> 'string' or length(v_metadata ->> 'idempotency_key') not between 1 and 255 then
+            raise exception 'must be a text of 1 to 255 characters' using errcode = '22023', column = 'metadata.idempotency_key';
+        end if;
+        insert into event_dedup (organization_id, key, event_id)
+        values (v_org, v_metadata ->> 'idempotency_key', v_id)
+        on conflict (organization_id, key) do update set key = excluded.key
+        returning event_id into v_first;
+        if v_first <> v_id then
+            return v_first;
+        end if;
+    end if;
+
+    with appended as (
+        insert into event_log (id, organization_id, event_type, entity_kind, entity_id, payload, metadata, created_at)
+        values (v_id, v_org, p_event_type, p_entity_kind, p_entity_id, coalesce(p_payload, '{}'),
+            v_metadata || jsonb_build_object('emitted_at', extract(epoch from v_at)), v_at)
+    )
+    insert into outbox (event_id, organization_id, event_type, created_at, lane, not_before)
+    values (v_id, v_org, p_event_type, v_at, event_lane(p_entity_kind, p_entity_id, v_metadata), p_not_before);
+    return v_id;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- emit_event appends an event in the caller's transaction and returns its id. It asks nobody who will read it.
+-- A metadata key idempotency_key that the organization has used already returns the first event's id; order_key names what
+-- the event must stay in order with.
+create or replace function emit_event(
+    p_event_type      text,
+    p_entity_kind     text,
+    p_entity_id       uuid,
+    p_payload         jsonb default '{}',
+    p_metadata        jsonb default '{}',
+    p_organization_id uuid default null
+) returns uuid
+language plpgsql security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+begin
+    return append_event(p_event_type, p_entity_kind, p_entity_id, p_payload, p_metadata, p_organization_id, null);
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- advance_lanes makes the first delivery of each of the lanes current, unless the lane is paused or its current delivery is
+-- in hand. Calling it again changes nothing, so it may be called by anybody and too often.
+--
+-- It is called after every change of which delivery of a lane is the first, in the same transaction. No change is missed:
+-- who settles holds the row of the current delivery, and it is locked here first; who adds to lanes, or pauses or
+-- resumes them, holds relay_state, see reorder_lanes. Each statement below sees what was committed while the one before it waited.
+create function advance_lanes(p_consumers smallint[], p_destinations uuid[], p_orgs uuid[], p_lanes bigint[]) returns void
+language plpgsql security definer
+set search_path = pg_catalog, public, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+begin
+    perform
+      from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
+      join delivery d using (consumer_id, destination, organization_id, lane)
+     where d.lane <> 0 and d.due_at < 'infinity'
+     order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
+       for update of d;
+
+    with lane as (
+        select distinct * from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
+         where l.lane <> 0
+    )
+    update delivery d
+       set due_at = 'infinity', updated_at = clock_timestamp()
+      from lane l
+     cross join lateral (
+        select h.seq
+          from delivery h
+         where h.consumer_id = l.consumer_id and h.destination = l.destination and h.organization_id = l.organization_id and h.lane = l.lane
+         order by h.seq
+         limit 1
+     ) first
+     where d.consumer_id = l.consumer_id and d.destination = l.destination and d.organization_id = l.organization_id and d.lane = l.lane
+       and d.lane <> 0 and d.due_at < 'infinity' and d.lease_token is null
+       and (d.seq <> first.seq or exists (
+            select from paused_lane p
+             where p.organization_id = l.organization_id and p.consumer_id = l.consumer_id and p.destination = l.destination and p.lane = l.lane));
+
+    with lane as (
+        select distinct * from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
+         where l.lane <> 0
+    )
+    update delivery d
+       set due_at = greatest(clock_timestamp(), d.not_before), updated_at = clock_timestamp()
+      from lane l
+     cross join lateral (
+        select h.seq
+          from delivery h
+         where h.consumer_id = l.consumer_id and h.destination = l.destination and h.organization_id = l.organization_id and h.lane = l.lane
+         order by h.seq
+         limit 1
+     ) first
+     where d.consumer_id = l.consumer_id and d.destination = l.destination and d.organization_id = l.organization_id and d.lane = l.lane
+       and d.seq = first.seq and d.due_at = 'infinity'
+       and not exists (
+            select from paused_lane p
+             where p.organization_id = l.organization_id and p.consumer_id = l.consumer_id and p.destination = l.destination and p.lane = l.lane)
+       and not exists (
+            select from delivery c
+             where c.organization_id = l.organization_id and c.consumer_id = l.consumer_id and c.destination = l.destination and c.lane = l.lane
+               and c.lane <> 0 and c.due_at < 'infinity');
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- reorder_lanes is advance_lanes for whoever has added deliveries to lanes, or paused or resumed them: it keeps the relay and
+-- others of its kind waiting, which do the same.
+create function reorder_lanes(p_consumers smallint[], p_destinations uuid[], p_orgs uuid[], p_lanes bigint[]) returns void
+language plpgsql security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+begin
+    if exists (select from unnest(p_lanes) l where l <> 0) then
+        perform from relay_state for update;
+        perform advance_lanes(p_consumers, p_destinations, p_orgs, p_lanes);
+    end if;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- relay_events gives the visible events of the outbox their place, makes a delivery for each of their consumers, and
+-- empties the outbox of them, up to p_limit at a time. It returns how many events it moved. A delivery is due from when
+-- its event was emitted, so that the transaction that relays it may claim it too.
+create or replace function relay_events(p_limit int) returns int
+language plpgsql
+as $$
+declare
+    c_none    constant uuid := '00000000-0000-0000-0000-000000000000';
+    v_last    bigint;
+    v_taken   int;
+    v_placed  int;
+    v_ordered record;
+begin
+    if not exists (select from outbox) then
+        return 0;
+    end if;
+    -- Whoever holds this row relays. The next statement sees what the previous holder has committed.
+    select last_seq into v_last from relay_state for update;
+    with taken as materialized (
+        select * from outbox order by emit_no limit p_limit
+    ), relayed as (
+        delete from outbox o using taken t where o.emit_no = t.emit_no
+    ), batch as materialized (
+        -- An event that has its place already has its deliveries too. The clock may have been set back since it was emitted.
+        select t.*, greatest(least(t.created_at, now()), t.not_before) as due_at, is_interactive(t.event_type) as interactive,
+               v_last + row_number() over (order by t.emit_no) as seq
+          from taken t
+         where not exists (select from event_position p where p.event_id = t.event_id)
+    ), placed as (
+        insert into event_position (seq, event_id, organization_id, event_type)
+        select seq, event_id, organization_id, event_type from batch
+    ), wanted as (
+        select c.id as consumer_id, c_none as destination, c.ordering, b.*
+          from batch b
+          join consumers c on b.event_type = any (c.event_types) and c.starts_after < b.emit_no and (c.starts_at is null or c.starts_at <= b.created_at)
+        union all
+        select c.id, s.id, s.ordering, b.*
+          from batch b
+          join webhook_subscriptions s
+            on s.organization_id = b.organization_id
+           and s.event_types && array[b.event_type, split_part(b.event_type, '.', 1) || '.*', '*']
+           and s.starts_after < b.emit_no
+           and s.deleted_at is null
+          join consumers c on c.name = 'webhook-dispatch-worker'
+         where split_part(b.event_type, '.', 1) <> 'webhook'
+            or not exists (
+                -- A subscription is never told of itself: its own failures would feed it for ever.
+                select from event_log e
+                 where e.id = b.event_id
+                   and s.id::text in (e.entity_id::text, e.payload ->> 'subscription_id'))
+    ), laned as (
+        select w.*, case w.ordering when 'strict' then 1 when 'key' then coalesce(w.lane, 0) else 0 end as in_lane from wanted w
+    ), made as (
+        insert into delivery (consumer_id, destination, organization_id, lane, seq, event_id, due_at, not_before, interactive)
+        select consumer_id, destination, organization_id, in_lane, seq, event_id, case when in_lane = 0 then due_at else 'infinity' end,
+               not_before, interactive
+          from laned
+        returning consumer_id, destination, organization_id, lane
+    ), ordered as (
+        select distinct * from made where lane <> 0
+    )
+    select (select count(*) from taken) as taken, (select count(*) from batch) as placed,
+           array_agg(consumer_id) as consumers, array_agg(destination) as destinations, array_agg(organization_id) as orgs, array_agg(lane) as lanes
+      into v_ordered
+      from ordered;
+    v_taken := v_ordered.taken;
+    v_placed := v_ordered.placed;
+    if v_ordered.lanes is not null then
+        perform advance_lanes(v_ordered.consumers, v_ordered.destinations, v_ordered.orgs, v_ordered.lanes);
+    end if;
+    update relay_state set last_seq = v_last + v_placed;
+    return v_taken;
+end $$;
+-- +goose StatementEnd
+
+revoke execute on function append_event(text, text, uuid, jsonb, jsonb, uuid, timestamptz), advance_lanes(smallint[], uuid[], uuid[], bigint[]),
+    reorder_lanes(smallint[], uuid[], uuid[], bigint[]), last_emit_no() from public;
+grant execute on function last_emit_no(), reorder_lanes(smallint[], uuid[], uuid[], bigint[]), advance_lanes(smallint[], uuid[], uuid[], bigint[])
+    to deskcomm_api;
+
+-- +goose Down
+drop function reorder_lanes(smallint[], uuid[], uuid[], bigint[]);
+drop function advance_lanes(smallint[], uuid[], uuid[], bigint[]);
+drop function append_event(text, text, uuid, jsonb, jsonb, uuid, timestamptz);
+drop function is_interactive(text);
+drop function event_lane(text, uuid, jsonb);
+drop table paused_lane;
+drop index delivery_lane_idx;
+-- Without lanes nothing waits behind anything.
+update delivery set due_at = coalesce(not_before, clock_timestamp()) where due_at = 'infinity';
+alter table delivery drop column interactive, drop column not_before;
+alter table webhook_subscriptions drop column starts_after, drop column ordering;
+update consumers set starts_at = clock_timestamp() where starts_at is null;
+alter table consumers
+    drop column paused_at, drop column starts_after, drop column ordering,
+    alter column starts_at set not null, alter column starts_at set default clock_timestamp();
+alter table outbox drop column not_before, drop column lane;
+drop function last_emit_no();
+
+-- +goose StatementBegin
+-- emit_event appends an event in the caller's transaction and returns its id. It asks nobody who will read it.
+-- A metadata key idempotency_key that the organization has used already returns the first event's id.
+create or replace function emit_event(
+    p_event_type      text,
+    p_entity_kind     text,
+    p_entity_id       uuid,
+    p_payload         jsonb default '{}',
+    p_metadata        jsonb default '{}',
+    p_organization_id uuid default null
+) returns uuid
+language plpgsql security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+declare
+    v_session uuid := nullif(current_setting('app.organization_id', true), '')::uuid;
+    v_org     uuid := coalesce(p_organization_id, v_session);
+    v_at      timestamptz := clock_timestamp();
+    v_id      uuid := uuid_v7(v_at);
+    v_first   uuid;
+begin
+    if v_org is null then
+        raise exception 'an organization is required' using errcode = '22023', column = 'organization_id';
+    elsif v_session <> v_org then
+        raise exception 'the organization must be the one of the session' using errcode = '42501', column = 'organization_id';
+    elsif p_event_type is null or p_event_type !~ '^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$' or length(p_event_type) > 100 then
+        raise exception 'must be entity.action in lower snake case' using errcode = '22023', column = 'event_type';
+    elsif p_entity_kind is null or p_entity_kind !~ '^[a-z][a-z0-9_]{0,62}$' then
+        raise exception 'must be a lower snake case name of at most 63 characters' using errcode = '22023', column = 'entity_kind';
+    elsif jsonb_typeof(coalesce(p_payload, '{}')) <> 'object' then
+        raise exception 'must be a JSON object' using errcode = '22023', column = 'payload';
+    elsif jsonb_typeof(coalesce(p_metadata, '{}')) <> 'object' then
+        raise exception 'must be a JSON object' using errcode = '22023', column = 'metadata';
+    elsif octet_length(coalesce(p_payload, '{}')::text) > 8388608 then
+        -- A number such as 1e131071 takes a few bytes to store and as many digits to read: whoever reads it fails.
+        raise exception 'must have at most 8 MiB with its numbers written out' using errcode = '22023', column = 'payload';
+    elsif octet_length(coalesce(p_metadata, '{}')::text) > 65536 then
+        raise exception 'must have at most 64 KiB' using errcode = '22023', column = 'metadata';
+    elsif not exists (select from organizations where id = v_org) then
+        raise exception 'must be an organization that exists' using errcode = '23503', column = 'organization_id';
+    end if;
+
+    if coalesce(p_metadata, '{}') ? 'idempotency_key' then
+        if jsonb_typeof(p_metadata -> 'idempotency_key') <> 'string' or length(p_metadata ->> 'idempotency_key') not between 1 and 255 then
+            raise exception 'must be a text of 1 to 255 characters' using errcode = '22023', column = 'metadata.idempotency_key';
+        end if;
+        insert into event_dedup (organization_id, key, event_id)
+        values (v_org, p_metadata ->> 'idempotency_key', v_id)
+        on conflict (organization_id, key) do update set key = excluded.key
+        returning event_id into v_first;
+        if v_first <> v_id then
+            return v_first;
+        end if;
+    end if;
+
+    with appended as (
+        insert into event_log (id, organization_id, event_type, entity_kind, entity_id, payload, metadata, created_at)
+        values (v_id, v_org, p_event_type, p_entity_kind, p_entity_id, coalesce(p_payload, '{}'),
+            coalesce(p_metadata, '{}') || jsonb_build_object('emitted_at', extract(epoch from v_at)), v_at)
+    )
+    insert into outbox (event_id, organization_id, event_type, created_at)
+    values (v_id, v_org, p_event_type, v_at);
+    return v_id;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- relay_events gives the visible events of the outbox their place, makes a delivery for each of their consumers, and
+-- empties the outbox of them, up to p_limit at a time. It returns how many events it moved. A delivery is due from when
+-- its event was emitted, so that the transaction that relays it may claim it too.
+create or replace function relay_events(p_limit int) returns int
+language plpgsql
+as $$
+declare
+    v_last   bigint;
+    v_taken  int;
+    v_placed int;
+begin
+    if not exists (select from outbox) then
+        return 0;
+    end if;
+    -- Whoever holds this row relays. The next statement sees what the previous holder has committed.
+    select last_seq into v_last from relay_state for update;
+    with taken as materialized (
+        select * from outbox order by emit_no limit p_limit
+    ), relayed as (
+        delete from outbox o using taken t where o.emit_no = t.emit_no
+    ), batch as materialized (
+        -- An event that has its place already has its deliveries too.
+        select event_id, organization_id, event_type, created_at, v_last + row_number() over (order by emit_no) as seq
+          from taken t
+         where not exists (select from event_position p where p.event_id = t.event_id)
+    ), placed as (
+        insert into event_position (seq, event_id, organization_id, event_type)
+        select seq, event_id, organization_id, event_type from batch
+    ), made as (
+        insert into delivery (consumer_id, destination, organization_id, seq, event_id, due_at)
+        select c.id, '00000000-0000-0000-0000-000000000000', b.organization_id, b.seq, b.event_id, b.created_at
+          from batch b
+          join consumers c on b.event_type = any (c.event_types) and c.starts_at <= b.created_at
+        union all
+        select c.id, s.id, b.organization_id, b.seq, b.event_id, b.created_at
+          from batch b
+          join webhook_subscriptions s
+            on s.organization_id = b.organization_id
+           and s.event_types && array[b.event_type, split_part(b.event_type, '.', 1) || '.*', '*']
+           and s.created_at <= b.created_at
+           and s.deleted_at is null
+          join consumers c on c.name = 'webhook-dispatch-worker'
+         where split_part(b.event_type, '.', 1) <> 'webhook'
+            or not exists (
+                -- A subscription is never told of itself: its own failures would feed it for ever.
+                select from event_log e
+                 where e.id = b.event_id
+                   and s.id::text in (e.entity_id::text, e.payload ->> 'subscription_id'))
+    )
+    select (select count(*) from taken), (select count(*) from batch) into v_taken, v_placed;
+    update relay_state set last_seq = v_last + v_placed;
+    return v_taken;
+end $$;
+-- +goose StatementEnd
