@@ -48,6 +48,15 @@ func (t *OrgTx) Emit(ctx context.Context, ev NewEvent) (Emitted, error) {
 	return e, wrap("read emitted event", err)
 }
 
+// Emit appends an event in a transaction of its own: one round trip.
+func (d *DB) Emit(ctx context.Context, org uuid.UUID, actor Actor, ev NewEvent) (uuid.UUID, error) {
+	id, err := emit(ctx, d.pool, org, actor, ev)
+	if err == nil {
+		d.emitted()
+	}
+	return id, err
+}
+
 // emit appends an event within any transaction; who calls it nudges the relay
 // after the commit.
 func emit(ctx context.Context, c conn, org uuid.UUID, actor Actor, ev NewEvent) (uuid.UUID, error) {
@@ -64,10 +73,7 @@ func emit(ctx context.Context, c conn, org uuid.UUID, actor Actor, ev NewEvent) 
 }
 
 const emitEventsSQL = `
-	select emit_event(e.event_type, e.entity_kind, e.entity_id, e.payload::jsonb, e.metadata::jsonb, @org_id)
-	  from unnest(@event_types::text[], @entity_kinds::text[], @entity_ids::uuid[], @payloads::text[], @metadatas::text[])
-	       with ordinality as e (event_type, entity_kind, entity_id, payload, metadata, n)
-	 order by e.n`
+	select emit_events(@event_types, @entity_kinds, @entity_ids, @payloads::text[]::jsonb[], @metadatas::text[]::jsonb[], @org_ids)`
 
 // EmitAll appends events in their order, all or none.
 func (t *OrgTx) EmitAll(ctx context.Context, events []NewEvent) ([]uuid.UUID, error) {
@@ -83,11 +89,11 @@ func (t *OrgTx) EmitAll(ctx context.Context, events []NewEvent) ([]uuid.UUID, er
 		types[i], kinds[i], entities[i] = string(ev.Type), ev.EntityKind, ev.EntityID
 		payloads[i], metadatas[i] = string(orEmptyObject(ev.Payload)), metadata
 	}
-	rows, _ := t.tx.Query(ctx, emitEventsSQL, named{ // its error comes back from rows
-		"org_id": t.org, "event_types": types, "entity_kinds": kinds, "entity_ids": entities,
+	var ids []uuid.UUID
+	err := scan(ctx, t.tx, emitEventsSQL, named{
+		"org_ids": []uuid.UUID{t.org}, "event_types": types, "entity_kinds": kinds, "entity_ids": entities,
 		"payloads": payloads, "metadatas": metadatas,
-	})
-	ids, err := collectColumn[uuid.UUID](rows)
+	}, &ids)
 	if err != nil {
 		return nil, wrap("emit events", err)
 	}

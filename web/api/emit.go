@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
@@ -83,8 +84,8 @@ func emitEvents(ctx context.Context, t *db.OrgTx, e *emissions) (emittedAll, err
 		events[i] = ev
 	}
 	ids, err := t.EmitAll(ctx, events)
-	if field, ok := errors.AsType[*bus.FieldError](err); ok {
-		err = bus.Invalid("events", field.Rule) // the database does not say which one
+	if field, ok := errors.AsType[*bus.FieldError](err); ok && !strings.HasPrefix(field.Field, "events.") {
+		err = bus.Invalid("events", field.Rule) // JSON that the database cannot hold: it does not say which one
 	}
 	return emittedAll{IDs: ids}, err
 }
