@@ -47,8 +47,13 @@ const eventColumnsSQL = `
 	       case when exists (select from dead_delivery x where x.organization_id = e.organization_id and x.event_id = e.id and x.state = 'dead') then 'dead'
 	            when exists (select from dead_delivery x where x.organization_id = e.organization_id and x.event_id = e.id and x.state = 'uncertain') then 'uncertain'
 	            when p.seq is null then 'pending'
-	            else coalesce((select case when bool_and(s.enabled is false) then 'held' when count(*) > 0 then 'pending' end
+	            else coalesce((select case when bool_and(s.enabled is false or c.paused_at is not null or l.lane is not null) then 'held'
+	                                 when count(*) > 0 then 'pending' end
 	                             from delivery d
+	                             join consumers c on c.id = d.consumer_id
+	                             left join paused_lane l
+	                               on l.organization_id = d.organization_id and l.consumer_id = d.consumer_id and l.destination = d.destination
+	                              and l.lane = d.lane
 	                             left join webhook_subscriptions s on s.id = d.destination
 	                            where d.seq = p.seq),
 	                 case when exists (select from dead_delivery x where x.organization_id = e.organization_id and x.event_id = e.id and x.state = 'discarded')
@@ -111,10 +116,14 @@ const eventDeliveriesSQL = `
 	select c.name as consumer, x.destination, w.url, x.status, x.attempts::int, c.max_attempts::int, x.last_error, x.next_attempt_at, x.updated_at
 	  from (
 	    select d.consumer_id, d.destination,
-	           case when d.lease_token is not null then 'processing' when s.enabled is false then 'held' else 'pending' end as status,
+	           case when d.lease_token is not null then 'processing' when s.enabled is false or h.paused_at is not null or l.lane is not null then 'held'
+	                else 'pending' end as status,
 	           d.attempts, d.last_error, case when d.lease_token is null then nullif(d.due_at, 'infinity') end as next_attempt_at, d.updated_at
 	      from event_position p
 	      join delivery d on d.seq = p.seq
+	      join consumers h on h.id = d.consumer_id
+	      left join paused_lane l
+	        on l.organization_id = d.organization_id and l.consumer_id = d.consumer_id and l.destination = d.destination and l.lane = d.lane
 	      left join webhook_subscriptions s on s.id = d.destination
 	     where p.event_id = @id and d.organization_id = @org_id
 	    union all

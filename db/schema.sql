@@ -196,7 +196,7 @@ table dead_delivery
     CREATE INDEX dead_delivery_open_idx ON public.dead_delivery USING btree (organization_id, died_at DESC, delivery_id DESC) WHERE (state = ANY (ARRAY['dead'::text, 'uncertain'::text]))
     CREATE INDEX dead_delivery_type_idx ON public.dead_delivery USING btree (organization_id, event_type, died_at DESC, delivery_id DESC) WHERE (state = ANY (ARRAY['dead'::text, 'uncertain'::text]))
     policy own_organization using ((organization_id = current_organization()))
-    deskcomm_api may select, update
+    deskcomm_api may insert, select, update
 
 table delivery
     consumer_id smallint not null
@@ -578,63 +578,63 @@ CREATE OR REPLACE FUNCTION public.advance_lanes(p_consumers smallint[], p_destin
  LANGUAGE plpgsql
  SECURITY DEFINER
  SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+ SET enable_sort TO 'off'
  SET enable_seqscan TO 'off'
  SET enable_bitmapscan TO 'off'
  SET enable_hashjoin TO 'off'
  SET enable_mergejoin TO 'off'
  SET jit TO 'off'
+ SET plan_cache_mode TO 'force_generic_plan'
 AS $function$
+declare
+    v_locked   int;
+    v_current  int;
+    v_behind   int;
+    v_idle     int;
+    v_promoted int;
 begin
-    perform
-      from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
-      join delivery d using (consumer_id, destination, organization_id, lane)
-     where d.lane <> 0 and d.due_at < 'infinity'
-     order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
-       for update of d;
+    select array_agg(l.consumer_id), array_agg(l.destination), array_agg(l.organization_id), array_agg(l.lane)
+      into p_consumers, p_destinations, p_orgs, p_lanes
+      from (select distinct * from unnest(p_consumers, p_destinations, p_orgs, p_lanes) u (consumer_id, destination, organization_id, lane)
+             where u.lane <> 0
+             order by 1, 2, 3, 4) l;
+    loop
+        select count(*) into v_locked
+          from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
+         cross join lateral (
+            select d.seq
+              from delivery d
+             where (d.organization_id, d.consumer_id, d.destination, d.lane)
+                   between (l.organization_id, l.consumer_id, l.destination, l.lane) and (l.organization_id, l.consumer_id, l.destination, l.lane)
+               and d.lane <> 0 and d.due_at < 'infinity'
+             order by d.organization_id, d.consumer_id, d.destination, d.lane
+               for update of d
+         ) c;
+        select count(s.current), count(*) filter (where not s.in_hand and (s.current <> s.first or s.paused)),
+               count(*) filter (where not s.in_hand and not s.paused and s.current is distinct from s.first)
+          into v_current, v_behind, v_idle
+          from lane_states(p_consumers, p_destinations, p_orgs, p_lanes) s;
+        continue when v_current > v_locked;
 
-    with lane as (
-        select distinct * from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
-         where l.lane <> 0
-    )
-    update delivery d
-       set due_at = 'infinity', updated_at = clock_timestamp()
-      from lane l
-     cross join lateral (
-        select h.seq
-          from delivery h
-         where h.consumer_id = l.consumer_id and h.destination = l.destination and h.organization_id = l.organization_id and h.lane = l.lane
-         order by h.seq
-         limit 1
-     ) first
-     where d.consumer_id = l.consumer_id and d.destination = l.destination and d.organization_id = l.organization_id and d.lane = l.lane
-       and d.lane <> 0 and d.due_at < 'infinity' and d.lease_token is null
-       and (d.seq <> first.seq or exists (
-            select from paused_lane p
-             where p.organization_id = l.organization_id and p.consumer_id = l.consumer_id and p.destination = l.destination and p.lane = l.lane));
+        if v_behind > 0 then
+            update delivery d
+               set due_at = 'infinity', not_before = greatest(d.not_before, d.due_at), updated_at = clock_timestamp()
+              from lane_states(p_consumers, p_destinations, p_orgs, p_lanes) s
+             where d.consumer_id = s.consumer_id and d.destination = s.destination and d.organization_id = s.organization_id
+               and d.lane = s.lane and d.seq = s.current
+               and not s.in_hand and (s.current <> s.first or s.paused);
+        end if;
+        exit when v_idle = 0;
 
-    with lane as (
-        select distinct * from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
-         where l.lane <> 0
-    )
-    update delivery d
-       set due_at = greatest(clock_timestamp(), d.not_before), updated_at = clock_timestamp()
-      from lane l
-     cross join lateral (
-        select h.seq
-          from delivery h
-         where h.consumer_id = l.consumer_id and h.destination = l.destination and h.organization_id = l.organization_id and h.lane = l.lane
-         order by h.seq
-         limit 1
-     ) first
-     where d.consumer_id = l.consumer_id and d.destination = l.destination and d.organization_id = l.organization_id and d.lane = l.lane
-       and d.seq = first.seq and d.due_at = 'infinity'
-       and not exists (
-            select from paused_lane p
-             where p.organization_id = l.organization_id and p.consumer_id = l.consumer_id and p.destination = l.destination and p.lane = l.lane)
-       and not exists (
-            select from delivery c
-             where c.organization_id = l.organization_id and c.consumer_id = l.consumer_id and c.destination = l.destination and c.lane = l.lane
-               and c.lane <> 0 and c.due_at < 'infinity');
+        update delivery d
+           set due_at = greatest(clock_timestamp(), d.not_before), updated_at = clock_timestamp()
+          from lane_states(p_consumers, p_destinations, p_orgs, p_lanes) s
+         where d.consumer_id = s.consumer_id and d.destination = s.destination and d.organization_id = s.organization_id
+           and d.lane = s.lane and d.seq = s.first
+           and s.current is null and not s.paused;
+        get diagnostics v_promoted = row_count;
+        exit when v_promoted = v_idle; -- else one of them has been taken out meanwhile
+    end loop;
 end $function$
 
 CREATE OR REPLACE FUNCTION public.append_event(p_event_type text, p_entity_kind text, p_entity_id uuid, p_payload jsonb, p_metadata jsonb, p_organization_id uuid, p_not_before timestamp with time zone)
@@ -731,7 +731,7 @@ begin
     return v_made.n;
 end $function$
 
-CREATE OR REPLACE FUNCTION public.bury_delivery(p_held delivery, p_attempts integer, p_error text, p_state text)
+CREATE OR REPLACE FUNCTION public.bury_delivery(p_held delivery, p_attempts integer, p_error text, p_state text, p_reason text DEFAULT NULL::text)
  RETURNS uuid
  LANGUAGE plpgsql
 AS $function$
@@ -742,14 +742,14 @@ begin
      where d.consumer_id = p_held.consumer_id and d.destination = p_held.destination and d.organization_id = p_held.organization_id
        and d.lane = p_held.lane and d.seq = p_held.seq;
     insert into dead_delivery (delivery_id, organization_id, consumer_id, destination, lane, seq, event_id, event_type, entity_kind,
-           entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error, state)
+           entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error, state, reason)
     select v_id, p_held.organization_id, p_held.consumer_id, p_held.destination, p_held.lane, p_held.seq, e.id, e.event_type, e.entity_kind,
-           e.entity_id, e.payload, e.metadata, e.created_at, p_attempts, p_held.earlier_attempts, p_error, p_state
+           e.entity_id, e.payload, e.metadata, e.created_at, p_attempts, p_held.earlier_attempts, p_error, p_state, p_reason
       from event_log e
      where e.id = p_held.event_id and e.organization_id = p_held.organization_id
     on conflict (delivery_id) do update
        set state = excluded.state, attempts = excluded.attempts, earlier_attempts = excluded.earlier_attempts,
-           last_error = excluded.last_error, died_at = clock_timestamp(), resolved_at = null, reason = null;
+           last_error = excluded.last_error, died_at = clock_timestamp(), resolved_at = null, reason = excluded.reason;
     return v_id;
 end $function$
 
@@ -1222,12 +1222,58 @@ begin
     return v_held;
 end $function$
 
+CREATE OR REPLACE FUNCTION public.hold_lanes()
+ RETURNS void
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+    select from relay_state for update
+$function$
+
 CREATE OR REPLACE FUNCTION public.is_interactive(p_event_type text)
  RETURNS boolean
  LANGUAGE sql
  IMMUTABLE PARALLEL SAFE
 AS $function$
     select p_event_type in ('message.received', 'message.send_requested', 'ai.handoff_triggered')
+$function$
+
+CREATE OR REPLACE FUNCTION public.lane_head(p_org uuid, p_consumer smallint, p_destination uuid, p_lane bigint)
+ RETURNS bigint
+ LANGUAGE sql
+ STABLE
+AS $function$
+    select coalesce(s.current, s.first) from lane_states(array[p_consumer], array[p_destination], array[p_org], array[p_lane]) s
+$function$
+
+CREATE OR REPLACE FUNCTION public.lane_states(p_consumers smallint[], p_destinations uuid[], p_orgs uuid[], p_lanes bigint[])
+ RETURNS TABLE(consumer_id smallint, destination uuid, organization_id uuid, lane bigint, first bigint, current bigint, in_hand boolean, paused boolean)
+ LANGUAGE sql
+ STABLE
+AS $function$
+    select l.consumer_id, l.destination, l.organization_id, l.lane, f.seq, c.seq, c.lease_token is not null,
+           exists (
+            select from paused_lane p
+             where p.organization_id = l.organization_id and p.consumer_id = l.consumer_id and p.destination = l.destination and p.lane = l.lane)
+      from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
+      left join lateral (
+        select d.seq
+          from delivery d
+         where (d.consumer_id, d.destination, d.organization_id, d.lane)
+               between (l.consumer_id, l.destination, l.organization_id, l.lane) and (l.consumer_id, l.destination, l.organization_id, l.lane)
+         order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
+         limit 1
+      ) f on true
+      left join lateral (
+        select d.seq, d.lease_token
+          from delivery d
+         where (d.organization_id, d.consumer_id, d.destination, d.lane)
+               between (l.organization_id, l.consumer_id, l.destination, l.lane) and (l.organization_id, l.consumer_id, l.destination, l.lane)
+           and d.lane <> 0 and d.due_at < 'infinity'
+         order by d.organization_id, d.consumer_id, d.destination, d.lane
+         limit 1
+      ) c on true
 $function$
 
 CREATE OR REPLACE FUNCTION public.last_emit_no()
@@ -1629,7 +1675,7 @@ CREATE OR REPLACE FUNCTION public.reorder_lanes(p_consumers smallint[], p_destin
 AS $function$
 begin
     if exists (select from unnest(p_lanes) l where l <> 0) then
-        perform from relay_state for update;
+        perform hold_lanes();
         perform advance_lanes(p_consumers, p_destinations, p_orgs, p_lanes);
     end if;
 end $function$

@@ -36,6 +36,9 @@ create table paused_lane (
 alter table paused_lane enable row level security;
 create policy own_organization on paused_lane using (organization_id = current_organization()) with check (organization_id = current_organization());
 grant select, insert, delete on paused_lane to deskcomm_api;
+-- For what a person does to the head of a lane.
+grant update (due_at, not_before) on delivery to deskcomm_api;
+grant insert on dead_delivery to deskcomm_api;
 
 -- +goose StatementBegin
 -- last_emit_no is the number of the latest emission. Who begins to read starts after it, and not at an instant: the clock
@@ -159,81 +162,138 @@ end $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- advance_lanes makes the first delivery of each of the lanes current, unless the lane is paused or its current delivery is
--- in hand. Calling it again changes nothing, so it may be called by anybody and too often.
+-- lane_states tells of each of the lanes which delivery is its first and which is current, null when there is none, whether
+-- the current one is in hand, and whether the lane is paused.
 --
--- It is called after every change of which delivery of a lane is the first, in the same transaction. No change is missed:
--- who settles holds the row of the current delivery, and it is locked here first; who adds to lanes, or pauses or
--- resumes them, holds relay_state, see reorder_lanes. Each statement below sees what was committed while the one before it waited.
+-- Comparing whole rows and ordering by all columns leaves the planner one index for each: whatever its statistics say, it
+-- must not walk what waits in a lane, nor all of the table in the order of seq.
+create function lane_states(p_consumers smallint[], p_destinations uuid[], p_orgs uuid[], p_lanes bigint[])
+returns table (
+    consumer_id smallint, destination uuid, organization_id uuid, lane bigint, first bigint, current bigint, in_hand boolean, paused boolean
+)
+language sql stable
+as $$
+    select l.consumer_id, l.destination, l.organization_id, l.lane, f.seq, c.seq, c.lease_token is not null,
+           exists (
+            select from paused_lane p
+             where p.organization_id = l.organization_id and p.consumer_id = l.consumer_id and p.destination = l.destination and p.lane = l.lane)
+      from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
+      left join lateral (
+        select d.seq
+          from delivery d
+         where (d.consumer_id, d.destination, d.organization_id, d.lane)
+               between (l.consumer_id, l.destination, l.organization_id, l.lane) and (l.consumer_id, l.destination, l.organization_id, l.lane)
+         order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
+         limit 1
+      ) f on true
+      left join lateral (
+        select d.seq, d.lease_token
+          from delivery d
+         where (d.organization_id, d.consumer_id, d.destination, d.lane)
+               between (l.organization_id, l.consumer_id, l.destination, l.lane) and (l.organization_id, l.consumer_id, l.destination, l.lane)
+           and d.lane <> 0 and d.due_at < 'infinity'
+         order by d.organization_id, d.consumer_id, d.destination, d.lane
+         limit 1
+      ) c on true
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- lane_head is the place of the delivery that a person means who acts on a lane: the one in hand or due, else the first.
+create function lane_head(p_org uuid, p_consumer smallint, p_destination uuid, p_lane bigint) returns bigint
+language sql stable
+as $$
+    select coalesce(s.current, s.first) from lane_states(array[p_consumer], array[p_destination], array[p_org], array[p_lane]) s
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- advance_lanes makes the first delivery of each of the lanes current, unless the lane is paused or its current delivery is
+-- in hand. Calling it again changes nothing.
+--
+-- It is called after every change of which delivery of a lane is the first, in the same transaction, and by two kinds of
+-- callers. Who ends a delivery has held the row of the current one. Who adds to a lane, pauses or resumes it, or does
+-- anything to it by hand, holds relay_state, see reorder_lanes; then the current ones are locked here, until none is seen
+-- that is not: while one was waited for the next may have become current, and have been ended by somebody who did not see
+-- what the caller adds. So both kinds wait for each other and for their own, and the later sees what the earlier has done.
 create function advance_lanes(p_consumers smallint[], p_destinations uuid[], p_orgs uuid[], p_lanes bigint[]) returns void
 language plpgsql security definer
 set search_path = pg_catalog, public, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+set enable_sort = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+    set plan_cache_mode = force_generic_plan
 as $$
+declare
+    v_locked   int;
+    v_current  int;
+    v_behind   int;
+    v_idle     int;
+    v_promoted int;
 begin
-    perform
-      from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
-      join delivery d using (consumer_id, destination, organization_id, lane)
-     where d.lane <> 0 and d.due_at < 'infinity'
-     order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
-       for update of d;
+    select array_agg(l.consumer_id), array_agg(l.destination), array_agg(l.organization_id), array_agg(l.lane)
+      into p_consumers, p_destinations, p_orgs, p_lanes
+      from (select distinct * from unnest(p_consumers, p_destinations, p_orgs, p_lanes) u (consumer_id, destination, organization_id, lane)
+             where u.lane <> 0
+             order by 1, 2, 3, 4) l;
+    loop
+        select count(*) into v_locked
+          from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
+         cross join lateral (
+            select d.seq
+              from delivery d
+             where (d.organization_id, d.consumer_id, d.destination, d.lane)
+                   between (l.organization_id, l.consumer_id, l.destination, l.lane) and (l.organization_id, l.consumer_id, l.destination, l.lane)
+               and d.lane <> 0 and d.due_at < 'infinity'
+             order by d.organization_id, d.consumer_id, d.destination, d.lane
+               for update of d
+         ) c;
+        select count(s.current), count(*) filter (where not s.in_hand and (s.current <> s.first or s.paused)),
+               count(*) filter (where not s.in_hand and not s.paused and s.current is distinct from s.first)
+          into v_current, v_behind, v_idle
+          from lane_states(p_consumers, p_destinations, p_orgs, p_lanes) s;
+        continue when v_current > v_locked;
 
-    with lane as (
-        select distinct * from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
-         where l.lane <> 0
-    )
-    update delivery d
-       set due_at = 'infinity', updated_at = clock_timestamp()
-      from lane l
-     cross join lateral (
-        select h.seq
-          from delivery h
-         where h.consumer_id = l.consumer_id and h.destination = l.destination and h.organization_id = l.organization_id and h.lane = l.lane
-         order by h.seq
-         limit 1
-     ) first
-     where d.consumer_id = l.consumer_id and d.destination = l.destination and d.organization_id = l.organization_id and d.lane = l.lane
-       and d.lane <> 0 and d.due_at < 'infinity' and d.lease_token is null
-       and (d.seq <> first.seq or exists (
-            select from paused_lane p
-             where p.organization_id = l.organization_id and p.consumer_id = l.consumer_id and p.destination = l.destination and p.lane = l.lane));
+        if v_behind > 0 then
+            update delivery d
+               set due_at = 'infinity', not_before = greatest(d.not_before, d.due_at), updated_at = clock_timestamp()
+              from lane_states(p_consumers, p_destinations, p_orgs, p_lanes) s
+             where d.consumer_id = s.consumer_id and d.destination = s.destination and d.organization_id = s.organization_id
+               and d.lane = s.lane and d.seq = s.current
+               and not s.in_hand and (s.current <> s.first or s.paused);
+        end if;
+        exit when v_idle = 0;
 
-    with lane as (
-        select distinct * from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
-         where l.lane <> 0
-    )
-    update delivery d
-       set due_at = greatest(clock_timestamp(), d.not_before), updated_at = clock_timestamp()
-      from lane l
-     cross join lateral (
-        select h.seq
-          from delivery h
-         where h.consumer_id = l.consumer_id and h.destination = l.destination and h.organization_id = l.organization_id and h.lane = l.lane
-         order by h.seq
-         limit 1
-     ) first
-     where d.consumer_id = l.consumer_id and d.destination = l.destination and d.organization_id = l.organization_id and d.lane = l.lane
-       and d.seq = first.seq and d.due_at = 'infinity'
-       and not exists (
-            select from paused_lane p
-             where p.organization_id = l.organization_id and p.consumer_id = l.consumer_id and p.destination = l.destination and p.lane = l.lane)
-       and not exists (
-            select from delivery c
-             where c.organization_id = l.organization_id and c.consumer_id = l.consumer_id and c.destination = l.destination and c.lane = l.lane
-               and c.lane <> 0 and c.due_at < 'infinity');
+        update delivery d
+           set due_at = greatest(clock_timestamp(), d.not_before), updated_at = clock_timestamp()
+          from lane_states(p_consumers, p_destinations, p_orgs, p_lanes) s
+         where d.consumer_id = s.consumer_id and d.destination = s.destination and d.organization_id = s.organization_id
+           and d.lane = s.lane and d.seq = s.first
+           and s.current is null and not s.paused;
+        get diagnostics v_promoted = row_count;
+        exit when v_promoted = v_idle; -- else one of them has been taken out meanwhile
+    end loop;
 end $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- reorder_lanes is advance_lanes for whoever has added deliveries to lanes, or paused or resumed them: it keeps the relay and
--- others of its kind waiting, which do the same.
+-- hold_lanes keeps everybody waiting who adds to lanes, or acts on them by hand. Who is to lock a delivery besides calls it
+-- before that.
+create function hold_lanes() returns void
+language sql volatile security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+    select from relay_state for update
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- reorder_lanes is advance_lanes for whoever has added deliveries to lanes, or paused or resumed them.
 create function reorder_lanes(p_consumers smallint[], p_destinations uuid[], p_orgs uuid[], p_lanes bigint[]) returns void
 language plpgsql security definer
 set search_path = pg_catalog, public, pg_temp
 as $$
 begin
     if exists (select from unnest(p_lanes) l where l <> 0) then
-        perform from relay_state for update;
+        perform hold_lanes();
         perform advance_lanes(p_consumers, p_destinations, p_orgs, p_lanes);
     end if;
 end $$;
@@ -315,14 +375,85 @@ begin
 end $$;
 -- +goose StatementEnd
 
+-- What waits behind another has no time of its own.
+create or replace view event_log_status with (security_invoker = true) as
+select e.id, e.organization_id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at,
+       case when x.dead then 'dead'
+            when w.processing then 'processing'
+            when w.waiting or p.seq is null then 'pending'
+            else 'done' end as status,
+       coalesce(r.consumed_by, '{}') as consumed_by,
+       greatest(w.attempts, x.attempts, r.attempts, 0)::int as attempts,
+       coalesce(x.last_error, w.last_error) as last_error,
+       w.next_attempt_at
+  from event_log e
+  left join event_position p on p.event_id = e.id
+ cross join lateral (
+    select bool_or(d.lease_token is not null) as processing, count(*) > 0 as waiting, max(d.attempts) as attempts,
+           (array_agg(d.last_error order by d.updated_at desc) filter (where d.last_error is not null))[1] as last_error,
+           nullif(min(d.due_at) filter (where d.lease_token is null), 'infinity') as next_attempt_at
+      from delivery d
+     where d.seq = p.seq and d.organization_id = e.organization_id
+ ) w
+ cross join lateral (
+    select count(*) > 0 as dead, max(d.attempts) as attempts, (array_agg(d.last_error order by d.died_at desc))[1] as last_error
+      from dead_delivery d
+     where d.organization_id = e.organization_id and d.event_id = e.id and d.state in ('dead', 'uncertain')
+ ) x
+ cross join lateral (
+    select array_agg(distinct c.name) as consumed_by, max(u.attempts) as attempts
+      from receipt r
+     cross join lateral unnest(r.event_ids, r.attempts) u (event_id, attempts)
+      join consumers c on c.id = r.consumer_id
+     where r.organization_id = e.organization_id and r.first_event_id <= e.id and r.last_event_id >= e.id
+       and u.event_id = e.id and r.outcome in ('done', 'skipped')
+ ) r;
+
 revoke execute on function append_event(text, text, uuid, jsonb, jsonb, uuid, timestamptz), advance_lanes(smallint[], uuid[], uuid[], bigint[]),
-    reorder_lanes(smallint[], uuid[], uuid[], bigint[]), last_emit_no() from public;
-grant execute on function last_emit_no(), reorder_lanes(smallint[], uuid[], uuid[], bigint[]), advance_lanes(smallint[], uuid[], uuid[], bigint[])
-    to deskcomm_api;
+    lane_states(smallint[], uuid[], uuid[], bigint[]), lane_head(uuid, smallint, uuid, bigint), hold_lanes(), reorder_lanes(smallint[], uuid[], uuid[], bigint[]), last_emit_no() from public;
+grant execute on function last_emit_no(), lane_states(smallint[], uuid[], uuid[], bigint[]), lane_head(uuid, smallint, uuid, bigint), hold_lanes(),
+    reorder_lanes(smallint[], uuid[], uuid[], bigint[]), advance_lanes(smallint[], uuid[], uuid[], bigint[]) to deskcomm_api;
 
 -- +goose Down
+create or replace view event_log_status with (security_invoker = true) as
+select e.id, e.organization_id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at,
+       case when x.dead then 'dead'
+            when w.processing then 'processing'
+            when w.waiting or p.seq is null then 'pending'
+            else 'done' end as status,
+       coalesce(r.consumed_by, '{}') as consumed_by,
+       greatest(w.attempts, x.attempts, r.attempts, 0)::int as attempts,
+       coalesce(x.last_error, w.last_error) as last_error,
+       w.next_attempt_at
+  from event_log e
+  left join event_position p on p.event_id = e.id
+ cross join lateral (
+    select bool_or(d.lease_token is not null) as processing, count(*) > 0 as waiting, max(d.attempts) as attempts,
+           (array_agg(d.last_error order by d.updated_at desc) filter (where d.last_error is not null))[1] as last_error,
+           min(d.due_at) filter (where d.lease_token is null) as next_attempt_at
+      from delivery d
+     where d.seq = p.seq and d.organization_id = e.organization_id
+ ) w
+ cross join lateral (
+    select count(*) > 0 as dead, max(d.attempts) as attempts, (array_agg(d.last_error order by d.died_at desc))[1] as last_error
+      from dead_delivery d
+     where d.organization_id = e.organization_id and d.event_id = e.id and d.state in ('dead', 'uncertain')
+ ) x
+ cross join lateral (
+    select array_agg(distinct c.name) as consumed_by, max(u.attempts) as attempts
+      from receipt r
+     cross join lateral unnest(r.event_ids, r.attempts) u (event_id, attempts)
+      join consumers c on c.id = r.consumer_id
+     where r.organization_id = e.organization_id and r.first_event_id <= e.id and r.last_event_id >= e.id
+       and u.event_id = e.id and r.outcome in ('done', 'skipped')
+ ) r;
+revoke insert on dead_delivery from deskcomm_api;
+revoke update (due_at, not_before) on delivery from deskcomm_api;
+drop function hold_lanes();
 drop function reorder_lanes(smallint[], uuid[], uuid[], bigint[]);
 drop function advance_lanes(smallint[], uuid[], uuid[], bigint[]);
+drop function lane_head(uuid, smallint, uuid, bigint);
+drop function lane_states(smallint[], uuid[], uuid[], bigint[]);
 drop function append_event(text, text, uuid, jsonb, jsonb, uuid, timestamptz);
 drop function is_interactive(text);
 drop function event_lane(text, uuid, jsonb);
