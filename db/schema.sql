@@ -617,18 +617,20 @@ begin
         continue when v_current > v_locked;
 
         if v_behind > 0 then
+            with s as materialized (select * from lane_states(p_consumers, p_destinations, p_orgs, p_lanes))
             update delivery d
                set due_at = 'infinity', not_before = greatest(d.not_before, d.due_at), updated_at = clock_timestamp()
-              from lane_states(p_consumers, p_destinations, p_orgs, p_lanes) s
+              from s
              where d.consumer_id = s.consumer_id and d.destination = s.destination and d.organization_id = s.organization_id
                and d.lane = s.lane and d.seq = s.current
                and not s.in_hand and (s.current <> s.first or s.paused);
         end if;
         exit when v_idle = 0;
 
+        with s as materialized (select * from lane_states(p_consumers, p_destinations, p_orgs, p_lanes))
         update delivery d
            set due_at = greatest(clock_timestamp(), d.not_before), updated_at = clock_timestamp()
-          from lane_states(p_consumers, p_destinations, p_orgs, p_lanes) s
+          from s
          where d.consumer_id = s.consumer_id and d.destination = s.destination and d.organization_id = s.organization_id
            and d.lane = s.lane and d.seq = s.first
            and s.current is null and not s.paused;
