@@ -60,6 +60,10 @@ var steps = map[string]step{
 		_, err := r.db.Settle(r.Context(), []bus.Settlement{{Delivery: &r.hand, Verdict: bus.VerdictDone}})
 		return err
 	}},
+	"retry": {"", func(r *race) error {
+		_, err := r.db.Settle(r.Context(), []bus.Settlement{{Delivery: &r.hand, Verdict: bus.VerdictRetry, Error: "refused"}})
+		return err
+	}},
 	"effect": {"receipt", func(r *race) error {
 		return r.db.InDelivery(r.Context(), &r.hand, func(*db.OrgTx) error { return nil })
 	}},
@@ -80,6 +84,9 @@ var steps = map[string]step{
 			_, err := tx.ParkHead(r.Context(), db.HeadAct{Lane: r.lane, Reason: "later"})
 			return err
 		})
+	}},
+	"delete": {"audit_log", func(r *race) error {
+		return r.person(func(tx *db.OrgTx) error { return tx.DeleteSubscription(r.Context(), r.lane.Destination) })
 	}},
 	"replay": {"audit_log", func(r *race) error {
 		return r.person(func(tx *db.OrgTx) error { return tx.Replay(r.Context(), r.dead.UUID, "") })
