@@ -39,7 +39,9 @@ type laneHead struct {
 	LastError string
 }
 
-func (h laneHead) id(a HeadAct) uuid.UUID { return bus.DeliveryID(h.EventID, h.Consumer, a.Lane.Destination) }
+func (h laneHead) id(a HeadAct) uuid.UUID {
+	return bus.DeliveryID(h.EventID, h.Consumer, a.Lane.Destination)
+}
 
 const retryHeadSQL = `
 	update delivery d

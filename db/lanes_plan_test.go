@@ -31,9 +31,9 @@ const readSQL = `
 func TestALaneCostsTheSameHoweverManyWaitInIt(t *testing.T) {
 	t.Parallel()
 	for name, analyze := range map[string]string{
-		"never analyzed":                    "select",
-		"analyzed when it was empty":        "analyze delivery",
-		"analyzed when lanes had one each":  "insert into delivery (consumer_id, destination, organization_id, lane, seq, event_id, due_at) select 1, '00000000-0000-0000-0000-000000000000', gen_random_uuid(), 1000 + n, n, gen_random_uuid(), 'infinity' from generate_series(1, 3000) n; analyze delivery; delete from delivery",
+		"never analyzed":                     "select",
+		"analyzed when it was empty":         "analyze delivery",
+		"analyzed when lanes had one each":   "insert into delivery (consumer_id, destination, organization_id, lane, seq, event_id, due_at) select 1, '00000000-0000-0000-0000-000000000000', gen_random_uuid(), 1000 + n, n, gen_random_uuid(), 'infinity' from generate_series(1, 3000) n; analyze delivery; delete from delivery",
 		"analyzed when all were in one lane": "insert into delivery (consumer_id, destination, organization_id, lane, seq, event_id, due_at) select 1, '00000000-0000-0000-0000-000000000000', '00000000-0000-0000-0000-000000000000', 1, n, gen_random_uuid(), 'infinity' from generate_series(1, 3000) n; analyze delivery; delete from delivery",
 	} {
 		t.Run(name, func(t *testing.T) {

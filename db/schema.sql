@@ -453,7 +453,7 @@ table paused_lane
     consumer_id smallint not null
     destination uuid not null
     lane bigint not null
-    reason text
+    reason text not null
     actor_name text not null
     paused_at timestamp with time zone not null default clock_timestamp()
     paused_lane_lane_check CHECK ((lane <> 0))

@@ -28,7 +28,7 @@ create table paused_lane (
     consumer_id     smallint not null,
     destination     uuid not null,
     lane            bigint not null check (lane <> 0),
-    reason          text,
+    reason          text not null,
     actor_name      text not null,
     paused_at       timestamptz not null default clock_timestamp(),
     primary key (organization_id, consumer_id, destination, lane)

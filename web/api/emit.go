@@ -18,7 +18,9 @@ func (s *Server) emitRoutes() {
 	const tag = "Events"
 	scopes := []string{"events:write", "events:emit_any"}
 	const about = "`events:write` is enough for types of your own, `custom.<name>`; types of the catalogue need `events:emit_any`. " +
-		"A metadata key `idempotency_key` that was used before gives the event that was emitted then."
+		"A metadata key `idempotency_key` that was used before gives the event that was emitted then. " +
+		"A metadata key `order_key`, a text of 1 to 255 characters, names what the event stays in order with for those who read by key; " +
+		"without it that is the entity, and an event without either is in no order."
 	registerCreate(s, route{
 		id: "emit-event", path: "/v1/events", tag: tag, scopes: scopes,
 		summary: "Emit an event", about: about,
@@ -104,13 +106,15 @@ func (e *emission) event(prefix string) (db.NewEvent, error) {
 	if err := json.Unmarshal(e.Metadata, &ev.Metadata); err != nil {
 		return ev, bus.Invalid(prefix+"metadata", "must be a JSON object")
 	}
-	given, ok := ev.Metadata["idempotency_key"]
-	if !ok {
-		return ev, nil
-	}
-	var key string
-	if err := json.Unmarshal(given, &key); err != nil || key == "" || utf8.RuneCountInString(key) > 255 {
-		return ev, bus.Invalid(prefix+"metadata.idempotency_key", "must be a text of 1 to 255 characters")
+	for _, name := range []string{"idempotency_key", "order_key"} {
+		given, ok := ev.Metadata[name]
+		if !ok {
+			continue
+		}
+		var key string
+		if err := json.Unmarshal(given, &key); err != nil || key == "" || utf8.RuneCountInString(key) > 255 {
+			return ev, bus.Invalid(prefix+"metadata."+name, "must be a text of 1 to 255 characters")
+		}
 	}
 	return ev, nil
 }

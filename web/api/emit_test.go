@@ -72,6 +72,8 @@ func TestBatchWithOneFaultEmitsNothing(t *testing.T) {
 		"half a character":     {`{"event_type":"custom.a","entity_kind":"x","payload":{"a":"\udc00"}}`, "/events/3/payload"},
 		"metadata is text":     {`{"event_type":"custom.a","entity_kind":"x","metadata":"a"}`, "/events/3/metadata"},
 		"dedup key is no text": {`{"event_type":"custom.a","entity_kind":"x","metadata":{"idempotency_key":1}}`, "/events/3/metadata/idempotency_key"},
+		"order key is no text": {`{"event_type":"custom.a","entity_kind":"x","metadata":{"order_key":{}}}`, "/events/3/metadata/order_key"},
+		"order key is empty":   {`{"event_type":"custom.a","entity_kind":"x","metadata":{"order_key":""}}`, "/events/3/metadata/order_key"},
 		"unknown property":     {`{"event_type":"custom.a","entity_kind":"x","payload ":{}}`, "/events/3"},
 		"number beyond jsonb":  {`{"event_type":"custom.a","entity_kind":"x","payload":{"a":1e200000}}`, "/events/3/payload"},
 	} {
