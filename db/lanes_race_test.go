@@ -79,6 +79,12 @@ var steps = map[string]step{
 			return err
 		})
 	}},
+	"again": {"audit_log", func(r *race) error {
+		return r.person(func(tx *db.OrgTx) error {
+			_, err := tx.RetryHead(r.Context(), db.HeadAct{Lane: r.lane})
+			return err
+		})
+	}},
 	"park": {"audit_log", func(r *race) error {
 		return r.person(func(tx *db.OrgTx) error {
 			_, err := tx.ParkHead(r.Context(), db.HeadAct{Lane: r.lane, Reason: "later"})
@@ -234,6 +240,38 @@ func TestInvariant10NoLaneIsLeftWithoutACurrentDeliveryWhoeverMeets(t *testing.T
 			default:
 				r.next(r.consumer, r.ids[tt.next-1])
 			}
+		})
+	}
+}
+
+// Who acts on a head and then asks for relay_state, while the relay has that and
+// asks for the head, would wait for ever.
+func TestInvariant10WhoActsOnAHeadHoldsItOnlyAfterTheRelay(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"skip", "park", "again"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRace(t, 1)
+			r.start("settle")()
+			relay, err := dbtest.Conn(t, r.url).Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer relay.Rollback(context.Background()) //nolint:errcheck // it is over
+			var pid int
+			if err := relay.QueryRow(t.Context(), "select pg_backend_pid() from relay_state for update").Scan(&pid); err != nil {
+				t.Fatal(err)
+			}
+			wait := r.start(name)
+			r.waitsFor(pid, name+" waits for the relay")
+			if _, err := relay.Exec(t.Context(), "select from delivery where due_at < 'infinity' for update nowait"); err != nil {
+				t.Errorf("the head is locked already: %v", err)
+			}
+			if err := relay.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			wait()
+			r.lanesAreSound()
 		})
 	}
 }

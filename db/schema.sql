@@ -587,11 +587,9 @@ CREATE OR REPLACE FUNCTION public.advance_lanes(p_consumers smallint[], p_destin
  SET plan_cache_mode TO 'force_generic_plan'
 AS $function$
 declare
-    v_locked   int;
-    v_current  int;
-    v_behind   int;
-    v_idle     int;
-    v_promoted int;
+    v_locked  int;
+    v_seen    record;
+    v_changed int;
 begin
     select array_agg(l.consumer_id), array_agg(l.destination), array_agg(l.organization_id), array_agg(l.lane)
       into p_consumers, p_destinations, p_orgs, p_lanes
@@ -610,32 +608,29 @@ begin
              order by d.organization_id, d.consumer_id, d.destination, d.lane
                for update of d
          ) c;
-        select count(s.current), count(*) filter (where not s.in_hand and (s.current <> s.first or s.paused)),
-               count(*) filter (where not s.in_hand and not s.paused and s.current is distinct from s.first)
-          into v_current, v_behind, v_idle
+        select count(s.current) as current,
+               array_agg(s) filter (where not s.in_hand and s.current is not null and (s.paused or s.current <> s.first)) as back,
+               array_agg(s) filter (where not s.in_hand and not s.paused and s.current is distinct from s.first) as next
+          into v_seen
           from lane_states(p_consumers, p_destinations, p_orgs, p_lanes) s;
-        continue when v_current > v_locked;
+        continue when v_seen.current > v_locked;
 
-        if v_behind > 0 then
-            with s as materialized (select * from lane_states(p_consumers, p_destinations, p_orgs, p_lanes))
+        if v_seen.back is not null then
             update delivery d
                set due_at = 'infinity', not_before = greatest(d.not_before, d.due_at), updated_at = clock_timestamp()
-              from s
+              from unnest(v_seen.back) s
              where d.consumer_id = s.consumer_id and d.destination = s.destination and d.organization_id = s.organization_id
-               and d.lane = s.lane and d.seq = s.current
-               and not s.in_hand and (s.current <> s.first or s.paused);
+               and d.lane = s.lane and d.seq = s.current;
         end if;
-        exit when v_idle = 0;
+        exit when v_seen.next is null;
 
-        with s as materialized (select * from lane_states(p_consumers, p_destinations, p_orgs, p_lanes))
         update delivery d
            set due_at = greatest(clock_timestamp(), d.not_before), updated_at = clock_timestamp()
-          from s
+          from unnest(v_seen.next) s
          where d.consumer_id = s.consumer_id and d.destination = s.destination and d.organization_id = s.organization_id
-           and d.lane = s.lane and d.seq = s.first
-           and s.current is null and not s.paused;
-        get diagnostics v_promoted = row_count;
-        exit when v_promoted = v_idle; -- else one of them has been taken out meanwhile
+           and d.lane = s.lane and d.seq = s.first;
+        get diagnostics v_changed = row_count;
+        exit when v_changed = cardinality(v_seen.next); -- else one of them has been taken out meanwhile
     end loop;
 end $function$
 
@@ -1250,7 +1245,7 @@ AS $function$
 $function$
 
 CREATE OR REPLACE FUNCTION public.lane_states(p_consumers smallint[], p_destinations uuid[], p_orgs uuid[], p_lanes bigint[])
- RETURNS TABLE(consumer_id smallint, destination uuid, organization_id uuid, lane bigint, first bigint, current bigint, in_hand boolean, paused boolean)
+ RETURNS SETOF lane_state
  LANGUAGE sql
  STABLE
 AS $function$

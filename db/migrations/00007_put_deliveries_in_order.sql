@@ -161,16 +161,17 @@ begin
 end $$;
 -- +goose StatementEnd
 
+create type lane_state as (
+    consumer_id smallint, destination uuid, organization_id uuid, lane bigint, first bigint, current bigint, in_hand boolean, paused boolean
+);
+
 -- +goose StatementBegin
 -- lane_states tells of each of the lanes which delivery is its first and which is current, null when there is none, whether
 -- the current one is in hand, and whether the lane is paused.
 --
 -- Comparing whole rows and ordering by all columns leaves the planner one index for each: whatever its statistics say, it
 -- must not walk what waits in a lane, nor all of the table in the order of seq.
-create function lane_states(p_consumers smallint[], p_destinations uuid[], p_orgs uuid[], p_lanes bigint[])
-returns table (
-    consumer_id smallint, destination uuid, organization_id uuid, lane bigint, first bigint, current bigint, in_hand boolean, paused boolean
-)
+create function lane_states(p_consumers smallint[], p_destinations uuid[], p_orgs uuid[], p_lanes bigint[]) returns setof lane_state
 language sql stable
 as $$
     select l.consumer_id, l.destination, l.organization_id, l.lane, f.seq, c.seq, c.lease_token is not null,
@@ -223,11 +224,9 @@ set enable_sort = off set enable_seqscan = off set enable_bitmapscan = off set e
     set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_locked   int;
-    v_current  int;
-    v_behind   int;
-    v_idle     int;
-    v_promoted int;
+    v_locked  int;
+    v_seen    record;
+    v_changed int;
 begin
     select array_agg(l.consumer_id), array_agg(l.destination), array_agg(l.organization_id), array_agg(l.lane)
       into p_consumers, p_destinations, p_orgs, p_lanes
@@ -246,32 +245,29 @@ begin
              order by d.organization_id, d.consumer_id, d.destination, d.lane
                for update of d
          ) c;
-        select count(s.current), count(*) filter (where not s.in_hand and (s.current <> s.first or s.paused)),
-               count(*) filter (where not s.in_hand and not s.paused and s.current is distinct from s.first)
-          into v_current, v_behind, v_idle
+        select count(s.current) as current,
+               array_agg(s) filter (where not s.in_hand and s.current is not null and (s.paused or s.current <> s.first)) as back,
+               array_agg(s) filter (where not s.in_hand and not s.paused and s.current is distinct from s.first) as next
+          into v_seen
           from lane_states(p_consumers, p_destinations, p_orgs, p_lanes) s;
-        continue when v_current > v_locked;
+        continue when v_seen.current > v_locked;
 
-        if v_behind > 0 then
-            with s as materialized (select * from lane_states(p_consumers, p_destinations, p_orgs, p_lanes))
+        if v_seen.back is not null then
             update delivery d
                set due_at = 'infinity', not_before = greatest(d.not_before, d.due_at), updated_at = clock_timestamp()
-              from s
+              from unnest(v_seen.back) s
              where d.consumer_id = s.consumer_id and d.destination = s.destination and d.organization_id = s.organization_id
-               and d.lane = s.lane and d.seq = s.current
-               and not s.in_hand and (s.current <> s.first or s.paused);
+               and d.lane = s.lane and d.seq = s.current;
         end if;
-        exit when v_idle = 0;
+        exit when v_seen.next is null;
 
-        with s as materialized (select * from lane_states(p_consumers, p_destinations, p_orgs, p_lanes))
         update delivery d
            set due_at = greatest(clock_timestamp(), d.not_before), updated_at = clock_timestamp()
-          from s
+          from unnest(v_seen.next) s
          where d.consumer_id = s.consumer_id and d.destination = s.destination and d.organization_id = s.organization_id
-           and d.lane = s.lane and d.seq = s.first
-           and s.current is null and not s.paused;
-        get diagnostics v_promoted = row_count;
-        exit when v_promoted = v_idle; -- else one of them has been taken out meanwhile
+           and d.lane = s.lane and d.seq = s.first;
+        get diagnostics v_changed = row_count;
+        exit when v_changed = cardinality(v_seen.next); -- else one of them has been taken out meanwhile
     end loop;
 end $$;
 -- +goose StatementEnd
@@ -456,6 +452,7 @@ drop function reorder_lanes(smallint[], uuid[], uuid[], bigint[]);
 drop function advance_lanes(smallint[], uuid[], uuid[], bigint[]);
 drop function lane_head(uuid, smallint, uuid, bigint);
 drop function lane_states(smallint[], uuid[], uuid[], bigint[]);
+drop type lane_state;
 drop function append_event(text, text, uuid, jsonb, jsonb, uuid, timestamptz);
 drop function is_interactive(text);
 drop function event_lane(text, uuid, jsonb);
