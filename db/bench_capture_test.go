@@ -30,7 +30,7 @@ func TestMeasuredArmsDifferInTheOutboxAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	words := func(text string) []string { return strings.Fields(text) }
+	words := strings.Fields
 	back := strings.Replace(without, "emit_event_without_outbox", "emit_event", 1)
 	before, after, found := strings.Cut(back, "insert into event_log")
 	insert, rest, ended := strings.Cut(after, ";")
