@@ -84,7 +84,9 @@ func measureFairness(b *testing.B, fill func(w benchWorld, conn *pgx.Conn)) {
 	logger := slog.New(slog.DiscardHandler)
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
-	loops := []interface{ Run(ctx context.Context) error }{
+	loops := []interface {
+		Run(ctx context.Context) error
+	}{
 		&bus.Relay{Step: d.Relay, Poll: time.Second, Wake: relay, Drain: nudge(due), Logger: logger},
 		&bus.Drainer{Log: d, Handlers: []bus.Handler{h}, Poll: time.Second, Wake: due, Grace: time.Second, Logger: logger},
 	}
