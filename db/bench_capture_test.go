@@ -1,6 +1,7 @@
 package db_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -75,6 +76,30 @@ func TestMeasurementThatDidNotDoWhatItSaysIsRefused(t *testing.T) {
 	} {
 		if err := check(arms[0], arms[1]); err == nil {
 			t.Errorf("%s passes", name)
+		}
+	}
+}
+
+func TestMeasurementRefusesAnyDatabaseButTheEmptyOneThatItHasMade(t *testing.T) {
+	t.Parallel()
+	empty, used := dbtest.Empty(t), dbtest.URL(t)
+	name := func(url string) (name string) {
+		t.Helper()
+		if err := dbtest.Row(t, url, "select current_database()", nil, &name); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	check := func(url, name string) error { return db.CheckScratch(t.Context(), dbtest.Conn(t, url), name) }
+	if err := check(empty, name(empty)); err != nil {
+		t.Errorf("the one that was made = %v", err)
+	}
+	for what, err := range map[string]error{
+		"another than was asked for": check(empty, name(used)),
+		"one with tables in it":      check(used, name(used)),
+	} {
+		if _, ok := errors.AsType[*db.BlockedError](err); !ok {
+			t.Errorf("%s = %v, want it blocked", what, err)
 		}
 	}
 }

@@ -15,3 +15,8 @@ func CheckCapture(ctx context.Context, c *pgx.Conn, without, with []uuid.UUID) e
 
 // WithoutOutbox is the other arm's emit_event.
 func WithoutOutbox(source string) (string, error) { return withoutOutbox(source) }
+
+// CheckScratch refuses what is not the scratch database of that name.
+func CheckScratch(ctx context.Context, c *pgx.Conn, name string) error {
+	return checkScratch(ctx, c, name)
+}
