@@ -70,9 +70,10 @@ verify-generated:
 	@$(MAKE) --no-print-directory generate
 	@for f in $(GENERATED); do diff -u .cache/was/$$f $$f || { echo "run make generate and commit the result" >&2; exit 1; }; done
 
-bench: $(WITHPG) ## Measure emission, relay, claiming with settling, and the list of dead letters
+bench: $(WITHPG) ## Measure emission, relay, claiming with settling, fairness, and the list of dead letters
 	@.ci/deps generate
-	$(WITHPG) -durable go test -run '^$$' -bench . -count=3 ./db
+	$(WITHPG) -durable go test -run '^$$' -bench . -skip FairnessP95 -count=3 ./db
+	$(WITHPG) -durable go test -run '^$$' -bench FairnessP95 ./db
 	$(WITHPG) -durable go test -run '^$$' -bench . ./web/admin
 
 cover: $(WITHPG) ## Measure what the tests reach, into .cache/cover.out

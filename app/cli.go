@@ -38,6 +38,7 @@ type cli struct {
 	DLQ          dlqCmd          `cmd:"" name:"dlq" help:"List, replay and discard dead deliveries."`
 	Lanes        lanesCmd        `cmd:"" help:"List and steer what is delivered in order."`
 	Webhooks     webhooksCmd     `cmd:"" help:"Try out webhooks."`
+	Bench        benchCmd        `cmd:"" help:"Measure this installation, in a database of its own."`
 	Secrets      secretsCmd      `cmd:"" help:"Make the secrets that containers share."`
 	Healthcheck  healthcheckCmd  `cmd:"" help:"Exit 0 when the running server is ready."`
 	Version      versionCmd      `cmd:"" help:"Print the version."`
@@ -155,6 +156,9 @@ func plainly(err error) string {
 func exitCode(err error) int {
 	if _, ok := errors.AsType[*bus.FieldError](err); ok {
 		return exitUsage
+	}
+	if _, ok := errors.AsType[*db.BlockedError](err); ok {
+		return exitRefused
 	}
 	for _, refusal := range []error{bus.ErrConflict, bus.ErrNotFound, errNoData} {
 		if errors.Is(err, refusal) {
