@@ -1,10 +1,22 @@
 package db_test
 
 import (
+	"flag"
+	"fmt"
 	"os"
 	"testing"
 
 	"github.com/deskcomm/deskcomm/db/dbtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
+// TestMain runs the tests, or is one of the workers that they kill.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if *workerTask == "" {
+		os.Exit(dbtest.Main(m))
+	}
+	if err := work(*workerTask); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
