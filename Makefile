@@ -78,7 +78,8 @@ bench: $(WITHPG) ## Measure emission, relay, claiming with settling, and the lis
 KILLS ?= 200
 soak: $(WITHPG) ## Kill workers under load two hundred times (KILLS), and try the properties of the bus at length
 	@.ci/deps test
-	CGO_ENABLED=1 $(WITHPG) go test -race -count=1 -v -timeout 2h ./db -run 'TestKilledWorkers' -kills $(KILLS)
+	CGO_ENABLED=1 $(WITHPG) go test -race -count=1 -v -timeout 2h ./db -run 'TestKilledWorkers|TestProperty' -kills $(KILLS) -rapid.checks 500
+	CGO_ENABLED=1 go test -race -count=1 -v ./bus/bustest -run TestProperty -rapid.checks 20000
 
 cover: $(WITHPG) ## Measure what the tests reach, into .cache/cover.out
 	@.ci/deps generate

@@ -11,6 +11,11 @@ import (
 
 // TestMain runs the tests, or is one of the workers that they kill.
 func TestMain(m *testing.M) {
+	for name, value := range map[string]string{"rapid.checks": "30", "rapid.steps": "200"} { // unless they are given
+		if err := flag.Set(name, value); err != nil {
+			panic(err)
+		}
+	}
 	flag.Parse()
 	if *workerTask == "" {
 		os.Exit(dbtest.Main(m))
