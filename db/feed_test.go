@@ -52,8 +52,9 @@ func feedIDs(events []db.FeedEvent) []uuid.UUID {
 
 func TestFeedHasTheEventsOfItsOrganizationInTheirOrder(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	other := world{T: t, db: w.db, url: w.url, org: dbtest.Org(t, w.db)}
+	url := dbtest.Fresh(t) // where nobody else relays
+	d := dbtest.Open(t, url, db.Options{})
+	w, other := world{T: t, db: d, url: url, org: dbtest.Org(t, d)}, world{T: t, db: d, url: url, org: dbtest.Org(t, d)}
 	a, b := ownType(), ownType()
 	var all, ofA []uuid.UUID
 	for n := range 7 {
