@@ -1,6 +1,6 @@
 # `make` lists the targets. Everything built for them is in bin/ and .cache/.
 .DEFAULT_GOAL := help
-.PHONY: help run build test generate fmt lint verify verify-code verify-generated bench cover e2e screenshots templ FORCE
+.PHONY: help run build test generate fmt lint verify verify-code verify-generated bench soak cover e2e screenshots templ FORCE
 
 CACHE := .cache/bin
 TOOLS := $(CACHE)/.tools
@@ -75,6 +75,12 @@ bench: $(WITHPG) ## Measure emission, relay, claiming with settling, fairness, a
 	$(WITHPG) -durable go test -run '^$$' -bench . -skip FairnessP95 -count=3 ./db
 	$(WITHPG) -durable go test -run '^$$' -bench FairnessP95 ./db
 	$(WITHPG) -durable go test -run '^$$' -bench . ./web/admin
+
+KILLS ?= 200
+soak: $(WITHPG) ## Kill workers under load two hundred times (KILLS), and try the properties of the bus at length
+	@.ci/deps test
+	CGO_ENABLED=1 $(WITHPG) go test -race -count=1 -v -timeout 2h ./db -run 'TestKilledWorkers|TestProperty' -kills $(KILLS) -rapid.checks 500
+	CGO_ENABLED=1 go test -race -count=1 -v ./bus/bustest -run TestProperty -rapid.checks 20000
 
 cover: $(WITHPG) ## Measure what the tests reach, into .cache/cover.out
 	@.ci/deps generate

@@ -23,6 +23,7 @@ func TestListsOfTheAPIUseAnIndexUnderRowSecurity(t *testing.T) {
 		"listEventsSQL", "showEventSQL", "eventDeliveriesSQL", "listDeadSQL", "listSubscriptionsSQL", "showSubscriptionSQL", "listTokensSQL",
 		"listChannelsSQL", "listContactsSQL", "showContactSQL", "listConversationsSQL", "listMessagesSQL", "showMessageSQL", "recallAnswerSQL",
 		"countDeadSQL", "showDeadSQL", "listLanesSQL", "lockHeadSQL", "laneExistsSQL", "deadNamesSQL", "showOverviewSQL", "listAttemptsSQL",
+		"readFeedSQL",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,6 +1,7 @@
 package db_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -8,13 +9,26 @@ import (
 	"github.com/deskcomm/deskcomm/db/dbtest"
 )
 
+// TestMain runs the tests, or is one of the workers that they start or kill.
 func TestMain(m *testing.M) {
-	if task := os.Getenv(helperVariable); task != "" { //nolint:forbidigo // what a test tells its helper process
-		if err := drainUntilTold(task); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+	for name, value := range map[string]string{"rapid.checks": "30", "rapid.steps": "200"} { // unless they are given
+		if err := flag.Set(name, value); err != nil {
+			panic(err)
 		}
-		os.Exit(0)
 	}
-	os.Exit(dbtest.Main(m))
+	flag.Parse()
+	err := error(nil)
+	switch task := os.Getenv(helperVariable); { //nolint:forbidigo // what a test tells its helper process
+	case task != "":
+		err = drainUntilTold(task)
+	case *workerTask != "":
+		err = work(*workerTask)
+	default:
+		os.Exit(dbtest.Main(m))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
 }

@@ -274,6 +274,7 @@ table event_position
     event_type text not null
     event_position_pkey PRIMARY KEY (seq)
     event_position_event_id_key UNIQUE (event_id)
+    CREATE INDEX event_position_organization_idx ON public.event_position USING btree (organization_id, seq)
     policy own_organization using ((organization_id = current_organization()))
     deskcomm_api may select
 
