@@ -43,7 +43,7 @@ func (p *pulse) check(context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stopping {
-		return web.Reason("stopping")
+		return web.ReasonError("stopping")
 	}
 	var still []string
 	for name, at := range p.beats {
@@ -55,7 +55,7 @@ func (p *pulse) check(context.Context) error {
 		return nil
 	}
 	slices.Sort(still)
-	return web.Reason("no sign of life from " + strings.Join(still, ", "))
+	return web.ReasonError("no sign of life from " + strings.Join(still, ", "))
 }
 
 // watchStep makes a successful step of a loop a beat.

@@ -60,7 +60,7 @@ func (s *server) register(ctx context.Context) (again bool) {
 
 func (s *server) tryRegister(ctx context.Context) (again bool, err error) {
 	if err := bus.CheckHandlers(s.handlers); err != nil {
-		return false, web.Reason(err.Error())
+		return false, web.ReasonError(err.Error())
 	}
 	consumers := make([]bus.Consumer, len(s.handlers))
 	for i, h := range s.handlers {
@@ -68,7 +68,7 @@ func (s *server) tryRegister(ctx context.Context) (again bool, err error) {
 	}
 	if err := s.store.RegisterConsumers(ctx, consumers); err != nil {
 		words := cmp.Or(db.Reason(err), "the database refuses them")
-		return true, fmt.Errorf("%w: %w", web.Reason(words), err)
+		return true, fmt.Errorf("%w: %w", web.ReasonError(words), err)
 	}
 	return false, nil
 }

@@ -100,9 +100,8 @@ func TestAFullDiskIsSaidAndLosesNothingAndTheServerGoesOnWhenThereIsRoom(t *test
 		}
 		return true
 	})
-	answer := s.post("/v1/events", large)
-	if got := answer.Header.Get("Retry-After"); answer.StatusCode != http.StatusServiceUnavailable || got == "" {
-		t.Errorf("emission on a full disk = %d with Retry-After %q, want 503 and a time", answer.StatusCode, got)
+	if status, after := s.post("/v1/events", large); status != http.StatusServiceUnavailable || after == "" {
+		t.Errorf("emission on a full disk = %d with Retry-After %q, want 503 and a time", status, after)
 	}
 	s.wantUnready("database", "the database's disk is full")
 	s.hook.holdAll(nil)
@@ -120,14 +119,13 @@ func TestAFullDiskIsSaidAndLosesNothingAndTheServerGoesOnWhenThereIsRoom(t *test
 	s.wantAllSettledOnce()
 }
 
-// post makes a request and returns the answer without its body.
-func (s *shop) post(path string, body any) *http.Response {
+// post makes a request and returns the status and Retry-After of the answer.
+func (s *shop) post(path string, body any) (status int, retryAfter string) {
 	s.Helper()
-	req := s.request(http.MethodPost, path, s.token, body)
-	res, err := http.DefaultClient.Do(req)
+	res, err := http.DefaultClient.Do(s.request(http.MethodPost, path, s.token, body))
 	if err != nil {
 		s.Fatal(err)
 	}
-	res.Body.Close() //nolint:errcheck // only the head is wanted
-	return res
+	defer res.Body.Close() //nolint:errcheck // only the head is wanted
+	return res.StatusCode, res.Header.Get("Retry-After")
 }

@@ -150,13 +150,14 @@ func TestARenewalThatFailedIsTriedAgainBeforeTheLeaseRunsOut(t *testing.T) {
 	var calls atomic.Int64
 	inBubble(t, func(r *rig) {
 		r.log.Hooks.Extend = func(context.Context, []bus.Lease) error {
-			if at := r.at(); at >= 10*time.Second && at < 24*time.Second {
+			if at := r.at(); at >= 10*time.Second && at < 23*time.Second {
 				return errors.New("the connection was cut")
 			}
+			<-time.After(time.Second) // too late for one that comes when the lease ends
 			return nil
 		}
 		r.log.Hooks.Claim = func(context.Context, bus.Claim) error {
-			if r.at() >= 10*time.Second && r.at() < 24*time.Second {
+			if r.at() >= 10*time.Second && r.at() < 23*time.Second {
 				return bus.ErrUnavailable
 			}
 			return nil
@@ -169,4 +170,59 @@ func TestARenewalThatFailedIsTriedAgainBeforeTheLeaseRunsOut(t *testing.T) {
 			t.Errorf("%d calls of the handler, want 1", n)
 		}
 	}, handler{reader("slow", concurrency(2)), counted(&calls, after(time.Minute))})
+}
+
+// A failure after a success is the first one again.
+func TestALoopThatHasSucceededForgetsItsEarlierFailures(t *testing.T) {
+	t.Parallel()
+	const failed, quick = 8, time.Second
+	t.Run("claim", func(t *testing.T) {
+		t.Parallel()
+		var claims []time.Duration
+		inBubble(t, func(r *rig) {
+			r.log.Hooks.Claim = func(context.Context, bus.Claim) error {
+				claims = append(claims, r.at())
+				if n := len(claims); n <= failed || n == failed+2 {
+					return bus.ErrUnavailable
+				}
+				return nil
+			}
+			r.start()
+			bustest.Advance(time.Minute)
+			if len(claims) < failed+3 {
+				t.Fatalf("%d claims in a minute, want more than %d", len(claims), failed+3)
+			}
+			if got := claims[failed+2] - claims[failed+1]; got > quick {
+				t.Errorf("rest after a failure that follows a success = %s, want at most %s", got, quick)
+			}
+		}, handler{reader("any"), succeed})
+	})
+	t.Run("relay", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			var steps []time.Duration
+			relay := &bus.Relay{Poll: time.Second, Drain: func() {}, Logger: new(logbook).logger(), Step: func(context.Context) (int, error) {
+				steps = append(steps, time.Since(began))
+				if n := len(steps); n <= failed || n == failed+2 {
+					return 0, bus.ErrUnavailable
+				}
+				return 0, nil
+			}}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- relay.Run(ctx) }()
+			bustest.Advance(time.Minute)
+			cancel()
+			if err := <-ended; err != nil {
+				t.Errorf("Run() = %v, want nil", err)
+			}
+			if len(steps) < failed+3 {
+				t.Fatalf("%d steps in a minute, want more than %d", len(steps), failed+3)
+			}
+			if got := steps[failed+2] - steps[failed+1]; got > quick {
+				t.Errorf("rest after a failure that follows a success = %s, want at most %s", got, quick)
+			}
+		})
+	})
 }

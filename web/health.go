@@ -23,11 +23,11 @@ type health struct {
 	logger *slog.Logger
 }
 
-// Reason is an error of a check that anybody may read: it names parts of the
+// ReasonError is an error of a check that anybody may read: it names parts of the
 // program and nothing of the installation.
-type Reason string
+type ReasonError string
 
-func (r Reason) Error() string { return string(r) }
+func (r ReasonError) Error() string { return string(r) }
 
 // verdict is the answer to a probe.
 type verdict struct {
@@ -65,7 +65,7 @@ func (h health) readiness(w http.ResponseWriter, r *http.Request) {
 func (v *verdict) fail(name string, err error) {
 	v.Status, v.Failed = "unavailable", append(v.Failed, name)
 	words := db.Reason(err)
-	if reason, ok := errors.AsType[Reason](err); ok {
+	if reason, ok := errors.AsType[ReasonError](err); ok {
 		words = reason.Error()
 	}
 	if words == "" {

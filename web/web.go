@@ -30,7 +30,7 @@ type Options struct {
 	// that does other work.
 	ProbesOnly bool
 	// Checks are what readiness asks beside the database, by name. An error that
-	// is a Reason is told to whoever asks.
+	// is a ReasonError is told to whoever asks.
 	Checks map[string]func(ctx context.Context) error
 }
 

@@ -273,7 +273,7 @@ func TestProbesTellWhichCheckFailed(t *testing.T) {
 	}
 	still := func(context.Context) error { return errors.New("relay-of-host-7 stands still") }
 	alive := func(context.Context) error { return nil }
-	twice := func(context.Context) error { return fmt.Errorf("on host-7: %w", Reason("registered twice")) }
+	twice := func(context.Context) error { return fmt.Errorf("on host-7: %w", ReasonError("registered twice")) }
 	loops := func(check func(context.Context) error) map[string]func(context.Context) error {
 		return map[string]func(context.Context) error{"loops": check, "handlers": alive}
 	}
