@@ -66,12 +66,12 @@ func TestNoLoopGrowsHotWhileTheDatabaseFails(t *testing.T) {
 				r.log.Hooks.Claim = func(context.Context, bus.Claim) error { return count(&claims) }
 				r.log.Hooks.Settle = func(context.Context, []bus.Settlement) error { return count(&settles) }
 				r.log.Hooks.Extend = func(context.Context, []bus.Lease) error { return count(&extends) }
-				for range outage / (10 * time.Millisecond) { // whoever wakes it
+				for range outage / (100 * time.Millisecond) { // whoever wakes it
 					select {
 					case r.wake <- struct{}{}:
 					default:
 					}
-					bustest.Advance(10 * time.Millisecond)
+					bustest.Advance(100 * time.Millisecond)
 				}
 				r.wantBetween("claims", claims.Load(), outage/bus.MostBackoff, 2*outage/bus.MostBackoff+4)
 				r.wantBetween("extensions", extends.Load(), outage/bus.MostBackoff, 2*outage/bus.MostBackoff+4)
@@ -121,12 +121,12 @@ func TestARelayThatFailsRestsEverLongerWhoeverWakesIt(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- relay.Run(ctx) }()
-		for range outage / (10 * time.Millisecond) {
+		for range outage / (100 * time.Millisecond) {
 			select {
 			case wake <- struct{}{}:
 			default:
 			}
-			bustest.Advance(10 * time.Millisecond)
+			bustest.Advance(100 * time.Millisecond)
 		}
 		if n, least, most := o.steps.Load(), int64(outage/bus.MostBackoff), int64(2*outage/bus.MostBackoff)+4; n < least || n > most {
 			t.Errorf("%d steps failed in %s, want %d to %d", n, outage, least, most)
