@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -118,14 +119,21 @@ func (pg *postgres) start() {
 	cmd := pg.command("postgres", "-D", pg.data, "-c", "listen_addresses=", "-c", "unix_socket_directories="+pg.home, "-c", "port=5432",
 		"-c", "fsync=off", "-c", "min_wal_size=4MB", "-c", "log_destination=stderr", "-c", "logging_collector=off")
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		pg.Fatal(err)
-	}
-	ended := make(chan struct{})
+	dieWithThread(cmd.SysProcAttr)
+	started, ended := make(chan error, 1), make(chan struct{})
 	go func() {
-		cmd.Wait() //nolint:errcheck // its log says how it ended
+		runtime.LockOSThread() // the thread lives as long as the server
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			cmd.Wait() //nolint:errcheck // its log says how it ended
+		}
 		close(ended)
 	}()
+	if err := <-started; err != nil {
+		pg.Fatal(err)
+	}
 	pg.ended = ended
 	pg.signal = func(s os.Signal) {
 		cmd.Process.Signal(s) //nolint:errcheck // it may have ended

@@ -32,6 +32,8 @@ func TestADatabaseThatTakesNoWritesIsLeftAndFoundAgain(t *testing.T) {
 	dbtest.Eventually(t, "an emission is refused", func() bool { return s.emit() == 503 })
 	s.wantUnready("database", "the database takes no writes")
 	alter("reset default_transaction_read_only")
+	// Before anybody asks for readiness, which would find it out too.
+	dbtest.Eventually(t, "an emission is taken", func() bool { return s.emit() == 201 })
 	s.wantReady()
 	s.emitAll(10)
 	s.wantAllSettledOnce()

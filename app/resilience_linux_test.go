@@ -29,3 +29,7 @@ func mayMount(t *testing.T) bool {
 	}
 	return syscall.Unmount(dir, 0) == nil
 }
+
+// dieWithThread ends a child when the thread that starts it does: a test that is
+// killed must leave no server.
+func dieWithThread(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGQUIT }

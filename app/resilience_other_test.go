@@ -2,7 +2,10 @@
 
 package app_test
 
-import "testing"
+import (
+	"syscall"
+	"testing"
+)
 
 func mountSmallDisk(t *testing.T, _ string) {
 	t.Helper()
@@ -11,3 +14,6 @@ func mountSmallDisk(t *testing.T, _ string) {
 
 // mayMount is false where the test does not know how.
 func mayMount(*testing.T) bool { return false }
+
+// dieWithThread does nothing: this system has no parent-death signal.
+func dieWithThread(*syscall.SysProcAttr) {}
