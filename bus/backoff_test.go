@@ -226,3 +226,22 @@ func TestALoopThatHasSucceededForgetsItsEarlierFailures(t *testing.T) {
 		})
 	})
 }
+
+func TestASlowRenewalDoesNotPutOffTheNext(t *testing.T) {
+	t.Parallel()
+	var extends []time.Duration
+	inBubble(t, func(r *rig) {
+		r.log.Hooks.Extend = func(context.Context, []bus.Lease) error {
+			extends = append(extends, r.at())
+			<-time.After(8 * time.Second)
+			return nil
+		}
+		r.log.Emit(happened, 1)
+		r.start()
+		bustest.Advance(55 * time.Second)
+		if n := len(extends); n != 5 {
+			t.Errorf("renewals at %v, want one each 10 s", extends)
+		}
+		bustest.Advance(time.Minute)
+	}, handler{reader("slow"), after(time.Minute)})
+}

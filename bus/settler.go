@@ -154,12 +154,13 @@ func (r *run) heartbeat(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
+		began := time.Now()
 		if err := r.extend(ctx, interval); err != nil {
 			timer.Reset(again.Next())
 			continue
 		}
 		again.Reset()
-		timer.Reset(interval)
+		timer.Reset(interval - time.Since(began)) // a slow renewal must not put off the next
 	}
 }
 
