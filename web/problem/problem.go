@@ -25,6 +25,7 @@ const (
 	CodeInvalid          Code = "validation_failed"
 	CodeInternal         Code = "internal_error"
 	CodeUnavailable      Code = "unavailable"
+	CodeDiskFull         Code = "disk_full"
 )
 
 // typePrefix makes a URI of a code.
