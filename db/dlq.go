@@ -7,7 +7,6 @@ import (
 	"maps"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -309,11 +308,8 @@ const deadExistsSQL = `select exists (select from dead_delivery where organizati
 // resolve runs one person's decision and audits it in the same transaction.
 func (t *OrgTx) resolve(ctx context.Context, sql, action string, id uuid.UUID, args named) error {
 	reason := fmt.Sprint(args["reason"])
-	if !utf8.ValidString(reason) || strings.ContainsRune(reason, 0) {
-		return bus.Invalid("reason", "must be text")
-	}
-	if utf8.RuneCountInString(reason) > 500 {
-		return bus.Invalid("reason", "must have at most 500 characters")
+	if err := checkReason(reason); err != nil {
+		return err
 	}
 	done, err := one[resolved](ctx, t.tx, sql, args)
 	if err != nil && translate(err) != bus.ErrNotFound { //nolint:errorlint // translate returns the sentinel bare

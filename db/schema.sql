@@ -99,10 +99,13 @@ table consumers
     ordering text not null default 'none'::text
     starts_after bigint not null default last_emit_no()
     paused_at timestamp with time zone
+    paused_by text
+    paused_reason text
     consumers_effect_check CHECK ((effect = ANY (ARRAY['local'::text, 'at_least_once'::text, 'once'::text])))
     consumers_max_attempts_check CHECK ((max_attempts > 0))
     consumers_name_check CHECK ((name ~ '^[a-z][a-z0-9]*(-[a-z0-9]+)*-worker$'::text))
     consumers_ordering_check CHECK ((ordering = ANY (ARRAY['none'::text, 'key'::text, 'strict'::text])))
+    consumers_paused_check CHECK (((paused_at IS NOT NULL) OR ((paused_by IS NULL) AND (paused_reason IS NULL))))
     consumers_retry_jitter_check CHECK (((retry_jitter >= (0)::double precision) AND (retry_jitter <= (1)::double precision)))
     consumers_steps_check CHECK (((max_attempts = 1) OR (cardinality(retry_steps) > 0)))
     consumers_pkey PRIMARY KEY (id)
@@ -1280,6 +1283,30 @@ begin
     return v_held;
 end $function$
 
+CREATE OR REPLACE FUNCTION public.installation_pressure(p_before text DEFAULT 'normal'::text)
+ RETURNS text
+ LANGUAGE plpgsql
+ STABLE SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+declare
+    c_turn   constant bigint := 1000;
+    v_first  bigint;
+    v_at     timestamptz;
+    v_behind bigint;
+    v_age    text;
+begin
+    select emit_no, created_at into v_first, v_at from outbox order by emit_no limit 1;
+    if v_first is null then
+        return 'normal';
+    end if;
+    select emit_no - v_first + 1 into v_behind from outbox order by emit_no desc limit 1;
+    v_age := pressure_level(extract(epoch from clock_timestamp() - v_at)::bigint, 30, 300, p_before);
+    return worst_pressure(
+        pressure_level(v_behind, 10 * c_turn, 100 * c_turn, p_before),
+        case when v_behind > c_turn then v_age when v_age <> 'normal' then 'elevated' else 'normal' end);
+end $function$
+
 CREATE OR REPLACE FUNCTION public.is_interactive(p_event_type text)
  RETURNS boolean
  LANGUAGE sql
@@ -1568,6 +1595,77 @@ begin
     perform bury_delivery(v_held, v_attempts, v_error, 'dead');
 end $function$
 
+CREATE OR REPLACE FUNCTION public.organization_pressure(p_organization_id uuid, p_before text DEFAULT 'normal'::text)
+ RETURNS text
+ LANGUAGE plpgsql
+ STABLE SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+ SET enable_sort TO 'off'
+ SET enable_seqscan TO 'off'
+ SET enable_bitmapscan TO 'off'
+ SET enable_hashjoin TO 'off'
+ SET enable_mergejoin TO 'off'
+ SET jit TO 'off'
+AS $function$
+declare
+    c_elevated constant int := 5000;
+    c_high     constant int := 20000;
+    v_n        int;
+begin
+    if (select o.status from organizations o where o.id = p_organization_id) is distinct from 'active' then
+        return 'normal';
+    end if;
+    select count(*) into v_n
+      from (
+        select
+          from consumers c
+         cross join lateral (
+            select '00000000-0000-0000-0000-000000000000'::uuid as id where c.name <> 'webhook-dispatch-worker'
+            union all
+            select s.id from webhook_subscriptions s
+             where c.name = 'webhook-dispatch-worker' and s.organization_id = p_organization_id and s.deleted_at is null and s.enabled
+         ) t
+         cross join lateral (
+            (select from delivery d
+              where d.consumer_id = c.id and d.organization_id = p_organization_id and d.destination = t.id
+                and d.lease_token is null and not d.suspect and d.due_at <= now()
+              order by d.organization_id, d.destination, d.due_at
+              limit c_high)
+            union all
+            (select from delivery d
+              where d.consumer_id = c.id and d.organization_id = p_organization_id and d.destination = t.id
+                and d.lease_token is null and not d.suspect and d.due_at = 'infinity'
+              order by d.organization_id, d.destination, d.due_at
+              limit c_high)
+         ) w
+         where c.paused_at is null
+           and not exists (
+                select from paused_lane p
+                 where p.organization_id = p_organization_id and p.consumer_id = c.id and p.destination = t.id and p.lane = 1)
+         limit c_high
+      ) waiting;
+    return pressure_level(v_n, c_elevated, c_high, p_before);
+end $function$
+
+CREATE OR REPLACE FUNCTION public.pressure(p_organization_id uuid)
+ RETURNS text
+ LANGUAGE sql
+ STABLE SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+    select worst_pressure(installation_pressure(), organization_pressure(p_organization_id))
+$function$
+
+CREATE OR REPLACE FUNCTION public.pressure_level(p_value bigint, p_elevated bigint, p_high bigint, p_before text)
+ RETURNS text
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+    select case when p_value >= case when p_before = 'high' then p_high / 2 else p_high end then 'high'
+                when p_value >= case when p_before in ('elevated', 'high') then p_elevated / 2 else p_elevated end then 'elevated'
+                else 'normal' end
+$function$
+
 CREATE OR REPLACE FUNCTION public.register_consumer(p_worker text, p_event_types text[], p_since timestamp with time zone DEFAULT now())
  RETURNS void
  LANGUAGE plpgsql
@@ -1744,4 +1842,12 @@ CREATE OR REPLACE FUNCTION public.uuid_v7_floor(p_at timestamp with time zone)
  IMMUTABLE PARALLEL SAFE
 AS $function$
     select (lpad(to_hex((extract(epoch from p_at) * 1000)::bigint), 12, '0') || '70008000000000000000')::uuid
+$function$
+
+CREATE OR REPLACE FUNCTION public.worst_pressure(VARIADIC p_levels text[])
+ RETURNS text
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+    select case when 'high' = any (p_levels) then 'high' when 'elevated' = any (p_levels) then 'elevated' else 'normal' end
 $function$
