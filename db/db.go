@@ -33,6 +33,7 @@ type DB struct {
 	box     box
 	lease   time.Duration
 	inbound turns
+	gauge   gauge
 	emitted func()
 	due     func()
 }
