@@ -260,7 +260,7 @@ func TestWorkersInAnyLanguageMayAskForThePressure(t *testing.T) {
 	if err := dbtest.Row(t, w.url, "select pressure($1)", []any{w.org}, &got); err != nil || got != db.PressureElevated {
 		t.Errorf("pressure() = %s, %v, want elevated", got, err)
 	}
-	w.exec("insert into outbox (emit_no, event_id, organization_id, event_type, created_at) overriding system value select n, gen_random_uuid(), $1, 'custom.x', now() from unnest(array[1, 100000]) n", w.org)
+	w.exec("insert into outbox (emit_no, event_id, organization_id, event_type, created_at) overriding system value select n, gen_random_uuid(), $1, 'custom.x', now() from unnest(array[1000001, 1100000]) n", w.org)
 	if err := dbtest.Row(t, w.url, "select pressure($1)", []any{w.org}, &got); err != nil || got != db.PressureHigh {
 		t.Errorf("pressure() = %s, %v, want the worse of both", got, err)
 	}

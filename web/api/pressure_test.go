@@ -89,7 +89,7 @@ func TestARelayThatStandsAsksAllToComeLater(t *testing.T) {
 	t.Parallel()
 	w, exec := pressed(t, 0)
 	exec(`insert into outbox (emit_no, event_id, organization_id, event_type, created_at) overriding system value
-		select n, gen_random_uuid(), $1, 'custom.x', clock_timestamp() from unnest(array[1, 100000]) n`, w.org)
+		select n, gen_random_uuid(), $1, 'custom.x', clock_timestamp() from unnest(array[1000001, 1100000]) n`, w.org)
 	w.post("/v1/events", custom).wantRefusal()
 	w.elsewhere().post("/v1/events", custom).wantRefusal()
 }

@@ -15,7 +15,7 @@ func TestPostsAreTakenUnderHighPressure(t *testing.T) {
 	url := dbtest.Fresh(t)
 	g := setupOn(t, dbtest.Open(t, url, db.Options{}), url, secret)
 	_, err := dbtest.Exec(t, url, `insert into outbox (emit_no, event_id, organization_id, event_type, created_at) overriding system value
-		select n, gen_random_uuid(), $1, 'custom.x', clock_timestamp() - interval '1 hour' from unnest(array[1, 100000]) n`, g.org)
+		select n, gen_random_uuid(), $1, 'custom.x', clock_timestamp() - interval '1 hour' from unnest(array[1000001, 1100000]) n`, g.org)
 	if err != nil {
 		t.Fatal(err)
 	}
