@@ -36,6 +36,7 @@ type cli struct {
 	Emit         emitCmd         `cmd:"" help:"Emit one event."`
 	Events       eventsCmd       `cmd:"" help:"List and show events."`
 	DLQ          dlqCmd          `cmd:"" name:"dlq" help:"List, replay and discard dead deliveries."`
+	Consumers    consumersCmd    `cmd:"" help:"List, pause and resume consumers; give them events of the past."`
 	Webhooks     webhooksCmd     `cmd:"" help:"Try out webhooks."`
 	Secrets      secretsCmd      `cmd:"" help:"Make the secrets that containers share."`
 	Healthcheck  healthcheckCmd  `cmd:"" help:"Exit 0 when the running server is ready."`

@@ -166,6 +166,18 @@ func TestBackfillMakesWhatAReaderLacksAndNothingTwice(t *testing.T) {
 	}
 }
 
+func TestBackfillTakesWhatIsNotRelayedYet(t *testing.T) {
+	t.Parallel()
+	w := alone(t)
+	typ := ownType()
+	w.emitMany(typ, 2)
+	consumer := w.consumer(typ)
+	w.emit(typ)
+	if got := w.backfill(w.past(consumer)); got.Made != 2 || got.Unfinished != 1 {
+		t.Errorf("backfill = %+v, want the two from before the consumer made and the one after it left alone", got)
+	}
+}
+
 func TestBackfillTakesNothingOutsideItsPeriodAndOrganization(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
