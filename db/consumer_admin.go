@@ -150,14 +150,18 @@ func checkReason(reason string) error {
 
 // PausedConsumer is a consumer that a person has stopped for all organizations.
 type PausedConsumer struct {
-	Name     string
-	PausedAt time.Time
+	Name         string
+	PausedAt     time.Time
+	PausedBy     string
+	PausedReason string // for who administers the platform
 }
 
-const listPausedConsumersSQL = `select name, paused_at from consumers where paused_at is not null order by name`
+const listPausedConsumersSQL = `
+	select name, paused_at, coalesce(paused_by, '') as paused_by, coalesce(paused_reason, '') as paused_reason
+	  from consumers where paused_at is not null order by name`
 
 // PausedConsumers lists the consumers that are paused, by name.
-func (t *OrgTx) PausedConsumers(ctx context.Context) ([]PausedConsumer, error) {
-	list, err := collect[PausedConsumer](ctx, t.tx, listPausedConsumersSQL, named{})
+func (d *DB) PausedConsumers(ctx context.Context) ([]PausedConsumer, error) {
+	list, err := collect[PausedConsumer](ctx, d.pool, listPausedConsumersSQL, named{})
 	return list, wrap("list paused consumers", err)
 }
