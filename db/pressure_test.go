@@ -2,13 +2,9 @@ package db_test
 
 import (
 	"fmt"
-	"regexp"
-	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/deskcomm/deskcomm/bus"
 	"github.com/deskcomm/deskcomm/db"
@@ -160,61 +156,6 @@ func TestPressureGoesDownWhenTheWorkIsDone(t *testing.T) {
 		if level = w.organizationPressure(level); level != step.want {
 			t.Errorf("after %d more are done: %s, want %s", step.done, level, step.want)
 		}
-	}
-}
-
-var bufferCount = regexp.MustCompile(`shared (?:hit=(\d+))?\s?(?:read=(\d+))?`)
-
-// buffers is how many pages a statement touches.
-func (w world) buffers(sql string, args ...any) (n int) {
-	w.Helper()
-	rows, err := dbtest.Conn(w.T, w.url).Query(w.Context(), "explain (analyze, buffers, costs off, timing off) "+sql, args...)
-	if err != nil {
-		w.Fatal(err)
-	}
-	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		w.Fatal(err)
-	}
-	found := bufferCount.FindStringSubmatch(strings.Join(plan, "\n"))
-	if found == nil {
-		w.Fatalf("no buffers in %v", plan)
-	}
-	for _, text := range found[1:] {
-		if text != "" {
-			part, err := strconv.Atoi(text)
-			if err != nil {
-				w.Fatal(err)
-			}
-			n += part
-		}
-	}
-	return n
-}
-
-func TestTheCostOfPressureGrowsWithNoBacklog(t *testing.T) {
-	t.Parallel()
-	w := alone(t)
-	other := world{T: t, db: w.db, url: w.url, org: dbtest.Org(t, w.db)}
-	var consumers []string
-	for range 3 {
-		consumers = append(consumers, w.consumer(ownType()))
-	}
-	const organization, installation = "select organization_pressure($1)", "select installation_pressure() where $1::uuid is not null"
-	w.exec("insert into outbox (event_id, organization_id, event_type, created_at) select gen_random_uuid(), $1, 'custom.x', clock_timestamp() from generate_series(1, 100)", w.org)
-	w.pile(consumers[0], uuid.Nil, 25_000)
-	w.exec("vacuum analyze delivery")
-	w.exec("vacuum analyze outbox")
-	few, fewOut, none := w.buffers(organization, w.org), w.buffers(installation, w.org), other.buffers(organization, other.org)
-	for _, c := range consumers {
-		w.pile(c, uuid.Nil, 20_000)
-	}
-	w.exec("insert into outbox (event_id, organization_id, event_type, created_at) select gen_random_uuid(), $1, 'custom.x', clock_timestamp() from generate_series(1, 50000)", w.org)
-	w.exec("vacuum delivery")
-	many, manyOut, still := w.buffers(organization, w.org), w.buffers(installation, w.org), other.buffers(organization, other.org)
-	if many > 2*few || manyOut > fewOut+20 || still > none+50 {
-		t.Errorf("pages touched: %d then %d by a busy organization, %d then %d by the outbox, %d then %d by an idle organization; want no growth",
-			few, many, fewOut, manyOut, none, still)
 	}
 }
 
