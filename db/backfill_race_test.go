@@ -200,4 +200,3 @@ func TestEachEventIsHandledOnceHoweverBackfillRelayAndClaimsMix(t *testing.T) {
 		}
 	}
 }
-
