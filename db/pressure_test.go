@@ -72,8 +72,8 @@ func TestPressureOnTheInstallationIsWhatTheRelayIsBehindBy(t *testing.T) {
 		"a hundred turns":                       {100_000, "1 second", "high"},
 		"one event for half a minute":           {1, "31 seconds", "elevated"},
 		"one event that was committed late":     {1, "2 days", "elevated"},
-		"more than a turn for half a minute":    {1_001, "31 seconds", "elevated"},
-		"more than a turn for five minutes":     {1_001, "301 seconds", "high"},
+		"more than a turn for nine minutes":     {1_001, "599 seconds", "elevated"},
+		"more than a turn for ten minutes":      {1_001, "601 seconds", "high"},
 		"events from before a clock's set back": {100, "-2 days", "normal"},
 	} {
 		w.exec("delete from outbox")

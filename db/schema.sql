@@ -1301,7 +1301,7 @@ begin
         return 'normal';
     end if;
     select emit_no - v_first + 1 into v_behind from outbox order by emit_no desc limit 1;
-    v_age := pressure_level(extract(epoch from clock_timestamp() - v_at)::bigint, 30, 300, p_before);
+    v_age := pressure_level(extract(epoch from clock_timestamp() - v_at)::bigint, 30, 600, p_before);
     return worst_pressure(
         pressure_level(v_behind, 10 * c_turn, 100 * c_turn, p_before),
         case when v_behind > c_turn then v_age when v_age <> 'normal' then 'elevated' else 'normal' end);

@@ -30,8 +30,9 @@ $$;
 -- +goose StatementBegin
 -- installation_pressure is the level of all organizations together: what the relay is behind by, in events and in time, read from
 -- both ends of the outbox. The numbers: a relay takes 1000 events at a time, so ten of its turns are more than a burst, and a
--- hundred mean that it stands or is slower than what is emitted; /readyz gives it 30 seconds. A transaction that was open
--- for long commits old events: age alone, with less than one turn of the relay behind it, is never high.
+-- hundred mean that it stands or is slower than what is emitted; /readyz gives it 30 seconds, and twenty times that is no
+-- hiccup. A transaction that was open for long commits old events: age alone, with less than one turn of the relay behind
+-- it, is never high.
 create function installation_pressure(p_before text default 'normal') returns text
 language plpgsql stable security definer
 set search_path = pg_catalog, public, pg_temp
@@ -48,7 +49,7 @@ begin
         return 'normal';
     end if;
     select emit_no - v_first + 1 into v_behind from outbox order by emit_no desc limit 1;
-    v_age := pressure_level(extract(epoch from clock_timestamp() - v_at)::bigint, 30, 300, p_before);
+    v_age := pressure_level(extract(epoch from clock_timestamp() - v_at)::bigint, 30, 600, p_before);
     return worst_pressure(
         pressure_level(v_behind, 10 * c_turn, 100 * c_turn, p_before),
         case when v_behind > c_turn then v_age when v_age <> 'normal' then 'elevated' else 'normal' end);
