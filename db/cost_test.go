@@ -61,7 +61,8 @@ func TestTheCostOfPressureGrowsWithNoBacklog(t *testing.T) {
 	w.exec("insert into outbox (event_id, organization_id, event_type, created_at) select gen_random_uuid(), $1, 'custom.x', clock_timestamp() from generate_series(1, 50000)", w.org)
 	w.exec("vacuum delivery")
 	many, manyOut, still := w.buffers(organization, w.org), w.buffers(installation, w.org), other.buffers(organization, other.org)
-	if many > 2*few || manyOut > fewOut+20 || still > none+50 {
+	// What an idle organization costs is the reading of the catalogue by a new connection.
+	if many-none > 2*(few-none) || manyOut > fewOut+20 || still > none+50 {
 		t.Errorf("pages touched: %d then %d by a busy organization, %d then %d by the outbox, %d then %d by an idle organization; want no growth",
 			few, many, fewOut, manyOut, none, still)
 	}
@@ -81,14 +82,15 @@ func TestTheCostOfTheListOfConsumersGrowsWithNoBacklog(t *testing.T) {
 		w.exec("vacuum analyze delivery")
 		w.exec("vacuum analyze dead_delivery")
 	}
+	none := w.buffers(list, 1_001)
 	w.pile(consumers[0], uuid.Nil, 2_000)
 	w.pile(consumers[1], uuid.Nil, 2_000)
 	bury(1_500)
 	few := w.buffers(list, 1_001)
 	w.pile(consumers[0], uuid.Nil, 10_000)
 	bury(5_000)
-	if many := w.buffers(list, 1_001); many > 2*few {
-		t.Errorf("pages touched: %d, then %d with a backlog; want no growth", few, many)
+	if many := w.buffers(list, 1_001); many-none > 2*(few-none) {
+		t.Errorf("pages touched: %d, %d, then %d with a backlog; want no growth", none, few, many)
 	}
 }
 
