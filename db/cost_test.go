@@ -53,6 +53,7 @@ func TestTheCostOfPressureGrowsWithNoBacklog(t *testing.T) {
 	w.exec("insert into outbox (event_id, organization_id, event_type, created_at) select gen_random_uuid(), $1, 'custom.x', clock_timestamp() from generate_series(1, 100)", w.org)
 	w.pile(consumers[0], uuid.Nil, 25_000)
 	w.exec("vacuum analyze delivery")
+	w.exec("vacuum delivery")
 	w.exec("vacuum analyze outbox")
 	few, fewOut, none := w.buffers(organization, w.org), w.buffers(installation, w.org), other.buffers(organization, other.org)
 	for _, c := range consumers {
