@@ -37,6 +37,7 @@ type cli struct {
 	Events       eventsCmd       `cmd:"" help:"List and show events."`
 	DLQ          dlqCmd          `cmd:"" name:"dlq" help:"List, replay and discard dead deliveries."`
 	Lanes        lanesCmd        `cmd:"" help:"List and steer what is delivered in order."`
+	Consumers    consumersCmd    `cmd:"" help:"List, pause and resume consumers; give them events of the past."`
 	Webhooks     webhooksCmd     `cmd:"" help:"Try out webhooks."`
 	Bench        benchCmd        `cmd:"" help:"Measure this installation, in a database of its own."`
 	Secrets      secretsCmd      `cmd:"" help:"Make the secrets that containers share."`

@@ -34,6 +34,7 @@ type DB struct {
 	lease   time.Duration
 	inbound turns
 	watch   *watch
+	gauge   gauge
 	emitted func()
 	due     func()
 }

@@ -99,10 +99,13 @@ table consumers
     ordering text not null default 'none'::text
     starts_after bigint not null default last_emit_no()
     paused_at timestamp with time zone
+    paused_by text
+    paused_reason text
     consumers_effect_check CHECK ((effect = ANY (ARRAY['local'::text, 'at_least_once'::text, 'once'::text])))
     consumers_max_attempts_check CHECK ((max_attempts > 0))
     consumers_name_check CHECK ((name ~ '^[a-z][a-z0-9]*(-[a-z0-9]+)*-worker$'::text))
     consumers_ordering_check CHECK ((ordering = ANY (ARRAY['none'::text, 'key'::text, 'strict'::text])))
+    consumers_paused_check CHECK (((paused_at IS NOT NULL) OR ((paused_by IS NULL) AND (paused_reason IS NULL))))
     consumers_retry_jitter_check CHECK (((retry_jitter >= (0)::double precision) AND (retry_jitter <= (1)::double precision)))
     consumers_steps_check CHECK (((max_attempts = 1) OR (cardinality(retry_steps) > 0)))
     consumers_pkey PRIMARY KEY (id)
@@ -694,39 +697,97 @@ begin
     return v_id;
 end $function$
 
-CREATE OR REPLACE FUNCTION public.backfill_consumer(p_consumer smallint, p_since timestamp with time zone)
- RETURNS integer
+CREATE OR REPLACE FUNCTION public.backfill_deliveries(p_consumer smallint, p_destination uuid, p_organization uuid, p_since timestamp with time zone, p_until timestamp with time zone, p_after uuid, p_limit integer, p_make boolean, OUT last_id uuid, OUT types text[], OUT made integer[], OUT unfinished integer[], OUT dead integer[], OUT done integer[])
+ RETURNS record
  LANGUAGE plpgsql
+ SET enable_seqscan TO 'off'
+ SET jit TO 'off'
 AS $function$
+#variable_conflict use_column
 declare
-    v_made record;
+    c_none  constant uuid := '00000000-0000-0000-0000-000000000000';
+    v_now   constant timestamptz := clock_timestamp();
+    -- Ids are cut at milliseconds, hence the second.
+    v_after constant uuid := coalesce(p_after, uuid_v7_floor(greatest(timestamptz '1970-01-02', least(p_since, v_now + interval '1 day')) - interval '1 second'));
+    v_end   constant uuid := uuid_v7_floor(least(p_until, v_now + interval '1 day') + interval '1 second');
+    v_to    uuid;
+    v_found record;
 begin
-    with made as (
-        insert into delivery (consumer_id, destination, organization_id, lane, seq, event_id, due_at, interactive)
-        select c.id, '00000000-0000-0000-0000-000000000000', p.organization_id, l.lane, p.seq, p.event_id,
-               case when l.lane = 0 then least(e.created_at, now()) else 'infinity' end, is_interactive(e.event_type)
-          from consumers c
-          join event_log e on e.event_type = any (c.event_types)
-          join event_position p on p.event_id = e.id
-         cross join lateral (
-            select case c.ordering when 'strict' then 1 when 'key' then event_lane(e.entity_kind, e.entity_id, e.metadata) else 0 end as lane
-         ) l
-         where c.id = p_consumer
-           -- Ids are cut at milliseconds, hence the second.
-           and e.id >= uuid_v7_floor(greatest(p_since, timestamptz '1970-01-02') - interval '1 second')
-           and e.created_at >= p_since
-        returning consumer_id, destination, organization_id, lane
-    ), ordered as (
-        select distinct * from made where lane <> 0
-    )
-    select (select count(*) from made) as n,
-           array_agg(consumer_id) as consumers, array_agg(destination) as destinations, array_agg(organization_id) as orgs, array_agg(lane) as lanes
-      into v_made
-      from ordered;
-    if v_made.lanes is not null then
-        perform advance_lanes(v_made.consumers, v_made.destinations, v_made.orgs, v_made.lanes);
+    if p_make then
+        perform from relay_state for update;
     end if;
-    return v_made.n;
+    select e.id into last_id
+      from event_log e
+     where e.id > v_after and e.id < v_end and (p_organization is null or e.organization_id = p_organization)
+     order by e.id
+    offset p_limit - 1 limit 1;
+    v_to := coalesce(last_id, v_end);
+
+    with reader as (
+        select c.event_types, c.ordering from consumers c where c.id = p_consumer and p_destination = c_none
+        union all
+        select s.event_types, s.ordering from webhook_subscriptions s
+         where s.id = p_destination and s.organization_id = p_organization and s.deleted_at is null
+    ), wanted as materialized (
+        select e.id, e.organization_id, e.event_type, p.seq,
+               case r.ordering when 'strict' then 1 when 'key' then event_lane(e.entity_kind, e.entity_id, e.metadata) else 0 end as lane
+          from reader r
+          join event_log e
+            on case when p_destination = c_none then e.event_type = any (r.event_types)
+                    else r.event_types && array[e.event_type, split_part(e.event_type, '.', 1) || '.*', '*'] end
+          join event_position p on p.event_id = e.id
+         where e.id > v_after and e.id <= v_to and e.created_at >= p_since and (p_until is null or e.created_at < p_until)
+           and (p_organization is null or e.organization_id = p_organization)
+           -- A subscription is never told of itself.
+           and (p_destination = c_none or split_part(e.event_type, '.', 1) <> 'webhook'
+                or p_destination::text not in (coalesce(e.entity_id::text, ''), coalesce(e.payload ->> 'subscription_id', '')))
+    ), had as materialized (
+        select distinct u.event_id
+          from receipt r
+         cross join lateral unnest(r.event_ids, r.destinations) u (event_id, destination)
+         where r.first_event_id <= v_to and r.last_event_id > v_after and r.consumer_id = p_consumer
+           and (p_organization is null or r.organization_id = p_organization)
+           and u.destination = p_destination and u.event_id > v_after and u.event_id <= v_to
+    ), judged as materialized (
+        select w.*, case when d.seq is not null then 'unfinished' when x.state in ('dead', 'uncertain') then 'dead'
+                         when x.state is not null or h.event_id is not null then 'done' end as has
+          from wanted w
+          left join lateral (
+            select d.seq from delivery d where d.seq = w.seq and d.consumer_id = p_consumer and d.destination = p_destination limit 1
+          ) d on true
+          left join lateral (
+            select x.state from dead_delivery x
+             where x.organization_id = w.organization_id and x.event_id = w.id and x.consumer_id = p_consumer and x.destination = p_destination limit 1
+          ) x on true
+          left join had h on h.event_id = w.id
+    ), made as (
+        -- Behind what waits already, the oldest first; nobody waits for what is past, so none of it is interactive.
+        insert into delivery (consumer_id, destination, organization_id, lane, seq, event_id, due_at)
+        select p_consumer, p_destination, j.organization_id, j.lane, j.seq, j.id,
+               case when j.lane = 0 then v_now - (p_limit - row_number() over (order by j.seq)) * interval '1 microsecond' else 'infinity' end
+          from judged j
+         where p_make and j.has is null
+        returning organization_id, lane
+    ), counted as (
+        select event_type, count(*) filter (where has is null)::int as made, count(*) filter (where has = 'unfinished')::int as unfinished,
+               count(*) filter (where has = 'dead')::int as dead, count(*) filter (where has = 'done')::int as done
+          from judged group by event_type order by event_type
+    ), ordered as (
+        select distinct organization_id, lane from made where lane <> 0
+    )
+    select c.*, o.*
+      into v_found
+      from (select array_agg(event_type) as types, array_agg(made) as made, array_agg(unfinished) as unfinished, array_agg(dead) as dead,
+                   array_agg(done) as done from counted) c
+     cross join (select array_agg(organization_id) as orgs, array_agg(lane) as lanes, count(*)::int as n from ordered) o;
+    types := v_found.types;
+    made := v_found.made;
+    unfinished := v_found.unfinished;
+    dead := v_found.dead;
+    done := v_found.done;
+    if v_found.n > 0 then
+        perform advance_lanes(array_fill(p_consumer, array[v_found.n]), array_fill(p_destination, array[v_found.n]), v_found.orgs, v_found.lanes);
+    end if;
 end $function$
 
 CREATE OR REPLACE FUNCTION public.bury_delivery(p_held delivery, p_attempts integer, p_error text, p_state text, p_reason text DEFAULT NULL::text)
@@ -1228,6 +1289,29 @@ CREATE OR REPLACE FUNCTION public.hold_lanes()
 AS $function$
     select from relay_state for update
 $function$
+CREATE OR REPLACE FUNCTION public.installation_pressure(p_before text DEFAULT 'normal'::text)
+ RETURNS text
+ LANGUAGE plpgsql
+ STABLE SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+declare
+    c_turn   constant bigint := 1000;
+    v_first  bigint;
+    v_at     timestamptz;
+    v_behind bigint;
+    v_age    text;
+begin
+    select emit_no, created_at into v_first, v_at from outbox order by emit_no limit 1;
+    if v_first is null then
+        return 'normal';
+    end if;
+    select emit_no - v_first + 1 into v_behind from outbox order by emit_no desc limit 1;
+    v_age := pressure_level(extract(epoch from clock_timestamp() - v_at)::bigint, 30, 600, p_before);
+    return worst_pressure(
+        pressure_level(v_behind, 10 * c_turn, 100 * c_turn, p_before),
+        case when v_behind > c_turn then v_age when v_age <> 'normal' then 'elevated' else 'normal' end);
+end $function$
 
 CREATE OR REPLACE FUNCTION public.is_interactive(p_event_type text)
  RETURNS boolean
@@ -1554,6 +1638,77 @@ begin
     perform bury_delivery(v_held, v_attempts, v_error, 'dead');
 end $function$
 
+CREATE OR REPLACE FUNCTION public.organization_pressure(p_organization_id uuid, p_before text DEFAULT 'normal'::text)
+ RETURNS text
+ LANGUAGE plpgsql
+ STABLE SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+ SET enable_sort TO 'off'
+ SET enable_seqscan TO 'off'
+ SET enable_bitmapscan TO 'off'
+ SET enable_hashjoin TO 'off'
+ SET enable_mergejoin TO 'off'
+ SET jit TO 'off'
+AS $function$
+declare
+    c_elevated constant int := 5000;
+    c_high     constant int := 20000;
+    v_n        int;
+begin
+    if (select o.status from organizations o where o.id = p_organization_id) is distinct from 'active' then
+        return 'normal';
+    end if;
+    select count(*) into v_n
+      from (
+        select
+          from consumers c
+         cross join lateral (
+            select '00000000-0000-0000-0000-000000000000'::uuid as id where c.name <> 'webhook-dispatch-worker'
+            union all
+            select s.id from webhook_subscriptions s
+             where c.name = 'webhook-dispatch-worker' and s.organization_id = p_organization_id and s.deleted_at is null and s.enabled
+         ) t
+         cross join lateral (
+            (select from delivery d
+              where d.consumer_id = c.id and d.organization_id = p_organization_id and d.destination = t.id
+                and d.lease_token is null and not d.suspect and d.due_at <= now()
+              order by d.organization_id, d.destination, d.due_at
+              limit c_high)
+            union all
+            (select from delivery d
+              where d.consumer_id = c.id and d.organization_id = p_organization_id and d.destination = t.id
+                and d.lease_token is null and not d.suspect and d.due_at = 'infinity'
+              order by d.organization_id, d.destination, d.due_at
+              limit c_high)
+         ) w
+         where c.paused_at is null
+           and not exists (
+                select from paused_lane p
+                 where p.organization_id = p_organization_id and p.consumer_id = c.id and p.destination = t.id and p.lane = 1)
+         limit c_high
+      ) waiting;
+    return pressure_level(v_n, c_elevated, c_high, p_before);
+end $function$
+
+CREATE OR REPLACE FUNCTION public.pressure(p_organization_id uuid)
+ RETURNS text
+ LANGUAGE sql
+ STABLE SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+    select worst_pressure(installation_pressure(), organization_pressure(p_organization_id))
+$function$
+
+CREATE OR REPLACE FUNCTION public.pressure_level(p_value bigint, p_elevated bigint, p_high bigint, p_before text)
+ RETURNS text
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+    select case when p_value >= case when p_before = 'high' then p_high / 2 else p_high end then 'high'
+                when p_value >= case when p_before in ('elevated', 'high') then p_elevated / 2 else p_elevated end then 'elevated'
+                else 'normal' end
+$function$
+
 CREATE OR REPLACE FUNCTION public.register_consumer(p_worker text, p_event_types text[], p_since timestamp with time zone DEFAULT now())
  RETURNS void
  LANGUAGE plpgsql
@@ -1561,7 +1716,8 @@ CREATE OR REPLACE FUNCTION public.register_consumer(p_worker text, p_event_types
  SET search_path TO 'pg_catalog', 'public', 'pg_temp'
 AS $function$
 declare
-    v_id smallint;
+    v_id   smallint;
+    v_last uuid;
 begin
     if p_worker is null or length(p_worker) > 63 or p_worker !~ '^[a-z][a-z0-9]*(-[a-z0-9]+)*-worker$' then
         raise exception 'p_worker: must be kebab-case, end in -worker and have at most 63 characters' using errcode = '22023';
@@ -1583,14 +1739,21 @@ begin
     if found then
         return;
     end if;
-    -- What is not relayed yet is told apart by its number, and by the clock only when p_since has not come.
+    -- Without a past to catch up with it begins after the latest emission, by number: neither a transaction that is open at
+    -- this moment nor a clock that is set back makes it begin earlier. The clock tells only what p_since itself is about.
     insert into consumers (name, event_types, effect, retry_steps, retry_jitter, max_attempts, external, starts_after, starts_at)
     values (p_worker, p_event_types, 'at_least_once',
         array['30 seconds', '1 minute', '2 minutes', '5 minutes', '10 minutes', '30 minutes', '1 hour', '2 hours']::interval[], 0.3, 8, true,
-        coalesce((select max(o.emit_no) from outbox o where o.created_at < p_since), 0),
+        case when p_since >= now() then last_emit_no() else coalesce((select max(o.emit_no) from outbox o where o.created_at < p_since), 0) end,
         case when p_since > now() then p_since end)
     returning id into v_id;
-    perform backfill_consumer(v_id, p_since);
+    if p_since < now() then
+        loop
+            select b.last_id into v_last
+              from backfill_deliveries(v_id, '00000000-0000-0000-0000-000000000000', null, p_since, null, v_last, 1000, true) b;
+            exit when v_last is null;
+        end loop;
+    end if;
 end $function$
 
 CREATE OR REPLACE FUNCTION public.relay_events(p_limit integer)
@@ -1722,4 +1885,12 @@ CREATE OR REPLACE FUNCTION public.uuid_v7_floor(p_at timestamp with time zone)
  IMMUTABLE PARALLEL SAFE
 AS $function$
     select (lpad(to_hex((extract(epoch from p_at) * 1000)::bigint), 12, '0') || '70008000000000000000')::uuid
+$function$
+
+CREATE OR REPLACE FUNCTION public.worst_pressure(VARIADIC p_levels text[])
+ RETURNS text
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+    select case when 'high' = any (p_levels) then 'high' when 'elevated' = any (p_levels) then 'elevated' else 'normal' end
 $function$
