@@ -1289,6 +1289,7 @@ CREATE OR REPLACE FUNCTION public.hold_lanes()
 AS $function$
     select from relay_state for update
 $function$
+
 CREATE OR REPLACE FUNCTION public.installation_pressure(p_before text DEFAULT 'normal'::text)
  RETURNS text
  LANGUAGE plpgsql
