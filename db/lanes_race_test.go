@@ -342,16 +342,16 @@ func keyed(typ bus.Type, key string) db.NewEvent {
 // eachKey maps the organization's events to their order_key.
 func (w world) eachKey(keys map[uuid.UUID]string) {
 	w.Helper()
-	rows, err := dbtest.Conn(w.T, w.url).Query(w.Context(), "select id, metadata ->> 'order_key' from event_log where organization_id = $1", w.org)
+	rows, _ := dbtest.Conn(w.T, w.url).Query(w.Context(), "select id, metadata ->> 'order_key' as key from event_log where organization_id = $1", w.org) // its error comes back from rows
+	type event struct {
+		ID  uuid.UUID
+		Key string
+	}
+	events, err := pgx.CollectRows(rows, pgx.RowToStructByName[event])
 	if err != nil {
 		w.Fatal(err)
 	}
-	var id uuid.UUID
-	var key string
-	if _, err := pgx.ForEachRow(rows, []any{&id, &key}, func() error {
-		keys[id] = key
-		return nil
-	}); err != nil {
-		w.Fatal(err)
+	for _, e := range events {
+		keys[e.ID] = e.Key
 	}
 }

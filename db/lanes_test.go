@@ -3,6 +3,7 @@ package db_test
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,7 +90,8 @@ func (w world) lanesAreSound(more ...uuid.UUID) {
 	}
 }
 
-// claimed claims for a consumer and returns the events, by the order of seq.
+// claimed claims all that a consumer may have, with a look at the lanes before and
+// after.
 func (w world) claimed(consumer string) []bus.Delivery {
 	w.Helper()
 	w.lanesAreSound()
@@ -98,7 +100,7 @@ func (w world) claimed(consumer string) []bus.Delivery {
 	return got
 }
 
-// claimedIDs are the events of deliveries.
+// eventIDs are the events of deliveries.
 func eventIDs(deliveries []bus.Delivery) map[uuid.UUID]bool {
 	ids := make(map[uuid.UUID]bool)
 	for _, d := range deliveries {
@@ -382,4 +384,15 @@ func TestInvariant10LanesStandWhileTheirOrganizationIsSuspended(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.next(consumer, ids[1])
+}
+
+func TestInvariant10NoTwoDeliveriesOfALaneCanBeDue(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	typ := ownType()
+	w.ordered(bus.OrderingStrict, typ)
+	w.emitKeyed(typ, "", "")
+	if got := w.refusal("update delivery set due_at = clock_timestamp() where organization_id = $1", w.org); !strings.Contains(got, "delivery_lane_idx") {
+		t.Errorf("making both due = %s, want it refused by the index", got)
+	}
 }
