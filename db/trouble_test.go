@@ -3,6 +3,8 @@ package db_test
 import (
 	"errors"
 	"fmt"
+	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -128,5 +130,39 @@ func TestASettlementThatLosesADeadlockIsSettledByItsNextTry(t *testing.T) {
 	}
 	if n := w.count("select count(*) from receipt r, unnest(r.event_ids) e where r.organization_id = $1", w.org); n != 2 {
 		t.Errorf("%d receipts, want 2", n)
+	}
+}
+
+// A connection to a server that has turned read-only stays so for good: the next
+// one may lead to the server that has taken over.
+func TestAConnectionThatTakesNoWritesIsNotUsedAgain(t *testing.T) {
+	t.Parallel()
+	address := dbtest.Fresh(t)
+	org := dbtest.Org(t, dbtest.Open(t, address, db.Options{}))
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alter := func(change string) {
+		t.Helper()
+		sql := "alter database " + strings.TrimPrefix(u.Path, "/") + " " + change
+		if _, err := dbtest.Exec(t, dbtest.URL(t), sql); err != nil { // from another one: this one takes no writes
+			t.Fatal(err)
+		}
+	}
+	alter("set default_transaction_read_only = on")
+	d := dbtest.Open(t, address, db.Options{MaxConns: 1})
+	emit := func() error {
+		return d.InOrg(t.Context(), org, dbtest.Actor(), func(tx *db.OrgTx) error {
+			_, err := tx.Emit(t.Context(), db.NewEvent{Type: ownType(), EntityKind: "thing"})
+			return err
+		})
+	}
+	if err := emit(); !errors.Is(err, db.ErrReadOnly) {
+		t.Errorf("emission = %v, want %v", err, db.ErrReadOnly)
+	}
+	alter("reset default_transaction_read_only")
+	if err := emit(); err != nil {
+		t.Errorf("emission after the server takes writes again = %v, want none", err)
 	}
 }
