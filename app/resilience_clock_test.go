@@ -117,3 +117,17 @@ func TestAClockThatJumpsAnHourBackDelaysWhatHadATimeAndLosesNothing(t *testing.T
 	s.emitAll(5)
 	s.wantAllSettledOnce()
 }
+
+// Who subscribed before the jump has subscribed before every event that is emitted
+// after it, whatever the clock says of the two.
+func TestAClockThatJumpsAnHourBackHidesNoNewEventFromWhoHasSubscribed(t *testing.T) {
+	t.Parallel()
+	pg := newPostgres(t, fakeClock)
+	s := onPostgres(t, pg, resilient()...).open()
+	s.emitAll(5)
+	s.wantAllSettledOnce()
+	s.movedTo(pg, "-3600", -time.Hour)
+	s.emitAll(5)
+	s.wantReady()
+	s.wantAllSettledOnce()
+}
