@@ -32,22 +32,36 @@ var matches = map[string]func(w time.Time) bool{ //nolint:gochecknoglobals // a 
 	"@daily":       func(w time.Time) bool { return w.Hour() == 0 && w.Minute() == 0 },
 }
 
-// dueByMinutes walks over every minute between two instants and looks at the clock.
-func dueByMinutes(expression string, from, to time.Time) (due []time.Time) {
-	matches, hourly := matches[expression], strings.HasPrefix(expression, "*/30 *") || strings.HasPrefix(expression, "10 *") || expression == "@hourly"
-	seen := make(map[time.Time]bool)
-	shown := func(t time.Time) time.Time {
-		return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), 0, 0, time.UTC)
-	}
+// minutes are what a clock shows minute by minute, labelled as UTC.
+type minutes struct {
+	from  time.Time
+	walls []time.Time
+}
+
+func minutesOf(from, to time.Time) minutes {
+	m := minutes{from: from}
 	for t := from; !t.After(to); t = t.Add(time.Minute) {
-		wall := shown(t)
-		fires := matches(wall) && (hourly || !seen[wall])
-		for gone := shown(t.Add(-time.Minute)).Add(time.Minute); !hourly && gone.Before(wall); gone = gone.Add(time.Minute) {
+		year, month, day := t.Date()
+		hour, minute, _ := t.Clock()
+		m.walls = append(m.walls, time.Date(year, month, day, hour, minute, 0, 0, time.UTC))
+	}
+	return m
+}
+
+// due walks over every minute and looks at the clock.
+func (m minutes) due(expression string) (due []time.Time) {
+	matches, hourly := matches[expression], strings.HasPrefix(expression, "*/30 *") || strings.HasPrefix(expression, "10 *") || expression == "@hourly"
+	latest := m.walls[0] // that was shown so far
+	for i, wall := range m.walls[1:] {
+		fires := matches(wall) && (hourly || wall.After(latest))
+		for gone := m.walls[i].Add(time.Minute); !hourly && gone.Before(wall); gone = gone.Add(time.Minute) {
 			fires = fires || matches(gone)
 		}
-		seen[wall] = true
-		if fires && t.After(from) {
-			due = append(due, t.UTC())
+		if wall.After(latest) {
+			latest = wall
+		}
+		if fires {
+			due = append(due, m.from.Add(time.Duration(i+1)*time.Minute).UTC())
 		}
 	}
 	return due
@@ -57,7 +71,7 @@ func TestNextIsWhatTheClockOfTheZoneShowsAllYear(t *testing.T) {
 	t.Parallel()
 	for zone, year := range map[string]int{
 		"America/Sao_Paulo": 2018, "America/New_York": 2026, "Europe/Lisbon": 2026, "Australia/Lord_Howe": 2026,
-		"Pacific/Apia": 2011, "Africa/Casablanca": 2026, "America/Fortaleza": 2026, "UTC": 2026,
+		"Pacific/Apia": 2011, "Africa/Casablanca": 2026,
 	} {
 		t.Run(zone, func(t *testing.T) {
 			t.Parallel()
@@ -66,19 +80,18 @@ func TestNextIsWhatTheClockOfTheZoneShowsAllYear(t *testing.T) {
 				t.Fatal(err)
 			}
 			from, to := time.Date(year, 1, 1, 12, 0, 0, 0, loc), time.Date(year+1, 1, 2, 12, 0, 0, 0, loc)
+			clock := minutesOf(from, to)
 			for expression := range matches {
-				var got []time.Time
-				for at := from; ; {
-					if at, err = Next(expression, zone, at); err != nil {
-						t.Fatal(err)
-					}
-					if at.After(to) {
-						break
-					}
-					got = append(got, at)
+				r, err := readExpression(expression)
+				if err != nil {
+					t.Fatal(err)
 				}
-				if diff := cmp.Diff(dueByMinutes(expression, from, to), got); diff != "" {
-					t.Errorf("%s in %s (-by minutes +Next):\n%s", expression, zone, diff)
+				var got []time.Time
+				for at := r.next(from); !at.After(to); at = r.next(at) {
+					got = append(got, at.UTC())
+				}
+				if want := clock.due(expression); !slices.EqualFunc(want, got, time.Time.Equal) {
+					t.Errorf("%s in %s (-by minutes +next):\n%s", expression, zone, cmp.Diff(want, got))
 				}
 			}
 		})
@@ -94,8 +107,9 @@ func TestNextDoesNotDependOnWhenItIsAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, from := range []time.Time{time.Date(2026, 3, 7, 22, 0, 0, 0, loc), time.Date(2026, 10, 31, 22, 0, 0, 0, loc)} {
+		clock := minutesOf(from, from.Add(30*time.Hour))
 		for _, expression := range []string{"30 2 * * *", "30 1 * * *", "*/20 1-3 * * *", "*/30 * * * *"} {
-			due := dueByMinutes(expression, from, from.Add(30*time.Hour))
+			due := clock.due(expression)
 			for at := from; at.Before(from.Add(8 * time.Hour)); at = at.Add(7*time.Minute + 13*time.Second) {
 				want := due[slices.IndexFunc(due, at.Before)]
 				if got, err := Next(expression, zone, at); err != nil || !got.Equal(want) {
