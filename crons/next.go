@@ -6,7 +6,7 @@ import (
 	"github.com/deskcomm/deskcomm/bus"
 )
 
-var errExpression = bus.Invalid("expression", //nolint:gochecknoglobals // what every misreading ends in
+var errExpression = bus.Invalid("expression",
 	"must be a cron expression of five fields, @hourly, @daily, @weekly, @monthly, @yearly or @every with 1m to 8784h")
 
 // rule is an expression that was read.

@@ -14,7 +14,7 @@ import (
 )
 
 // matches are the expressions of the test below, read a second time by hand.
-var matches = map[string]func(w time.Time) bool{ //nolint:gochecknoglobals // a table
+var matches = map[string]func(w time.Time) bool{
 	"0 0 * * *":      func(w time.Time) bool { return w.Hour() == 0 && w.Minute() == 0 },
 	"30 0 * * *":     func(w time.Time) bool { return w.Hour() == 0 && w.Minute() == 30 },
 	"30 1 * * *":     func(w time.Time) bool { return w.Hour() == 1 && w.Minute() == 30 },

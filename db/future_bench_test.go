@@ -13,7 +13,7 @@ import (
 	"github.com/deskcomm/deskcomm/db/dbtest"
 )
 
-// futureOrgs are organizations that have nothing but work for the days to come.
+// futureOrgsSQL makes organizations that have nothing but work for the days to come.
 const futureOrgsSQL = `insert into organizations (name) select 'o' || n from generate_series(1, $1) n`
 
 const futureJobsSQL = `
@@ -34,10 +34,9 @@ const futureDeliveriesSQL = `
 func BenchmarkClaimBesideFuture(b *testing.B) {
 	const future = 1_000_000
 	for name, tt := range map[string]struct{ orgs, backlog int }{
-		"1 organization, 10 due":        {1, 10},
-		"1000 organizations, 10 due":    {1000, 10},
-		"1000 organizations, 100k due":  {1000, 100_000},
-		"10000 organizations, 100k due": {10_000, 100_000},
+		"1 organization, 10 due":       {1, 10},
+		"1000 organizations, 10 due":   {1000, 10},
+		"1000 organizations, 100k due": {1000, 100_000},
 	} {
 		b.Run(name, func(b *testing.B) {
 			worlds := make(map[string]benchWorld)
