@@ -34,6 +34,9 @@ type cli struct {
 	Token        tokenCmd        `cmd:"" help:"Create, list and revoke API tokens."`
 	Migrate      migrateCmd      `cmd:"" help:"Change the database schema."`
 	Emit         emitCmd         `cmd:"" help:"Emit one event."`
+	Enqueue      enqueueCmd      `cmd:"" help:"Enqueue a job: a command for now or for a day to come."`
+	Jobs         jobsCmd         `cmd:"" help:"Cancel jobs."`
+	Schedules    schedulesCmd    `cmd:"" help:"Create, list, change, pause, resume and delete stored schedules."`
 	Events       eventsCmd       `cmd:"" help:"List and show events."`
 	DLQ          dlqCmd          `cmd:"" name:"dlq" help:"List, replay and discard dead deliveries."`
 	Lanes        lanesCmd        `cmd:"" help:"List and steer what is delivered in order."`

@@ -11,6 +11,7 @@ import (
 
 	"github.com/deskcomm/deskcomm/bus"
 	"github.com/deskcomm/deskcomm/crons"
+	"github.com/deskcomm/deskcomm/db"
 )
 
 const (
@@ -87,6 +88,11 @@ func (s *server) loops() []loop {
 	}
 	if s.config.has("cron") {
 		list = append(list, loop{"cron", func(ctx context.Context) error { return crons.Run(ctx, s.logger, s.jobs()) }})
+		schedules := &crons.Schedules{
+			Fire:  func(ctx context.Context) (db.Firing, error) { return s.store.FireSchedule(ctx, crons.Next) },
+			Until: s.store.UntilNextFire, Logger: s.logger,
+		}
+		list = append(list, loop{"schedules", schedules.Run})
 	}
 	return list
 }

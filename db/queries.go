@@ -29,7 +29,7 @@ type EventFilter struct {
 
 // EventRow is an event and what became of it. Status is pending (relayed to
 // nobody yet, or work is left), held, dead, uncertain, discarded (nothing is left,
-// and a person gave a delivery up), or done; a fact that nobody reads is done.
+// and a person or a later job gave a delivery up), or done; a fact that nobody reads is done.
 type EventRow struct {
 	ID         uuid.UUID
 	Type       bus.Type
@@ -57,6 +57,9 @@ const eventColumnsSQL = `
 	                             left join webhook_subscriptions s on s.id = d.destination
 	                            where d.seq = p.seq),
 	                 case when exists (select from dead_delivery x where x.organization_id = e.organization_id and x.event_id = e.id and x.state = 'discarded')
+	                        or exists (select from receipt r
+	                                    where r.organization_id = e.organization_id and r.outcome = 'discarded' and r.first_event_id = e.id
+	                                      and r.last_event_id = e.id and r.destinations[1] = '00000000-0000-0000-0000-000000000000')
 	                      then 'discarded' else 'done' end)
 	       end as status
 	  from event_log e

@@ -229,6 +229,13 @@ table delivery
     policy own_organization using ((organization_id = current_organization()))
     deskcomm_api may delete, insert, select
 
+table discarded_job
+    event_id uuid not null
+    organization_id uuid not null
+    reason text not null
+    discarded_job_pkey PRIMARY KEY (event_id)
+    policy own_organization using ((organization_id = current_organization()))
+
 table event_dedup
     organization_id uuid not null
     key text not null
@@ -343,6 +350,17 @@ table installation
     created_at timestamp with time zone not null default clock_timestamp()
     installation_id_check CHECK (id)
     installation_pkey PRIMARY KEY (id)
+
+table job_singleton
+    organization_id uuid not null
+    command text not null
+    singleton_key text not null
+    event_id uuid
+    check_after timestamp with time zone not null
+    job_singleton_singleton_key_check CHECK (((length(singleton_key) >= 1) AND (length(singleton_key) <= 255)))
+    job_singleton_pkey PRIMARY KEY (organization_id, command, singleton_key)
+    CREATE INDEX job_singleton_check_idx ON public.job_singleton USING btree (check_after)
+    policy own_organization using ((organization_id = current_organization()))
 
 table login_throttle
     key bytea not null
@@ -489,6 +507,7 @@ table receipt
     settled_at timestamp with time zone not null default clock_timestamp()
     receipt_outcome_check CHECK ((outcome = ANY (ARRAY['done'::text, 'skipped'::text, 'discarded'::text])))
     receipt_pkey PRIMARY KEY (id)
+    CREATE INDEX receipt_discarded_idx ON public.receipt USING btree (first_event_id) WHERE (outcome = 'discarded'::text)
     CREATE INDEX receipt_events_idx ON public.receipt USING brin (first_event_id, last_event_id) WITH (pages_per_range='8', autosummarize='on')
     policy own_organization using ((organization_id = current_organization()))
     deskcomm_api may insert, select
@@ -498,6 +517,52 @@ table relay_state
     last_seq bigint not null default 0
     relay_state_id_check CHECK (id)
     relay_state_pkey PRIMARY KEY (id)
+
+table schedule
+    id uuid not null default uuid_v7()
+    organization_id uuid not null
+    name text not null
+    command text not null
+    entity_kind text not null
+    payload jsonb not null default '{}'::jsonb
+    expression text not null
+    zone text not null
+    missed text not null
+    missed_max smallint not null default 100
+    enabled boolean not null default true
+    revision integer not null default 1
+    next_at timestamp with time zone not null
+    last_fired_at timestamp with time zone
+    failures integer not null default 0
+    last_error text
+    retry_at timestamp with time zone
+    created_at timestamp with time zone not null default clock_timestamp()
+    updated_at timestamp with time zone not null default clock_timestamp()
+    schedule_expression_check CHECK (((length(expression) >= 1) AND (length(expression) <= 100)))
+    schedule_missed_check CHECK ((missed = ANY (ARRAY['skip'::text, 'once'::text, 'all'::text])))
+    schedule_missed_max_check CHECK (((missed_max >= 1) AND (missed_max <= 1000)))
+    schedule_name_check CHECK (((length(name) >= 1) AND (length(name) <= 100)))
+    schedule_zone_check CHECK (((length(zone) >= 1) AND (length(zone) <= 100)))
+    schedule_organization_id_fkey FOREIGN KEY (organization_id) REFERENCES organizations(id) ON DELETE CASCADE
+    schedule_pkey PRIMARY KEY (id)
+    schedule_name_key UNIQUE (organization_id, name)
+    CREATE INDEX schedule_due_idx ON public.schedule USING btree (next_at) WHERE enabled
+    CREATE TRIGGER schedule_touch BEFORE UPDATE ON public.schedule FOR EACH ROW EXECUTE FUNCTION touch_updated_at()
+    policy own_organization using ((organization_id = current_organization()))
+    deskcomm_api may delete, insert, select, update
+
+table schedule_fire
+    schedule_id uuid not null
+    due_at timestamp with time zone not null
+    organization_id uuid not null
+    event_id uuid
+    left_out integer not null default 0
+    fired_at timestamp with time zone not null default clock_timestamp()
+    schedule_fire_schedule_id_fkey FOREIGN KEY (schedule_id) REFERENCES schedule(id) ON DELETE CASCADE
+    schedule_fire_pkey PRIMARY KEY (schedule_id, due_at)
+    CREATE INDEX schedule_fire_age_idx ON public.schedule_fire USING btree (fired_at)
+    policy own_organization using ((organization_id = current_organization()))
+    deskcomm_api may select
 
 table sessions
     token text not null
@@ -533,6 +598,18 @@ table users
     users_pkey PRIMARY KEY (id)
     CREATE UNIQUE INDEX users_email_idx ON public.users USING btree (lower(email))
     CREATE TRIGGER users_touch BEFORE UPDATE ON public.users FOR EACH ROW EXECUTE FUNCTION touch_updated_at()
+
+table waiting_job
+    event_id uuid not null
+    organization_id uuid not null
+    event_type text not null
+    created_at timestamp with time zone not null
+    lane bigint
+    not_before timestamp with time zone not null
+    waiting_job_pkey PRIMARY KEY (event_id)
+    CREATE INDEX waiting_job_due_idx ON public.waiting_job USING btree (not_before)
+    policy own_organization using ((organization_id = current_organization()))
+    deskcomm_api may select
 
 table webhook_subscriptions
     id uuid not null default uuid_v7()
@@ -812,6 +889,30 @@ begin
     return v_id;
 end $function$
 
+CREATE OR REPLACE FUNCTION public.cancel_job(p_event_id uuid, p_reason text)
+ RETURNS void
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+declare
+    v_org   uuid;
+    v_state text;
+begin
+    if p_reason is null or btrim(p_reason) = '' or length(p_reason) > 500 then
+        raise exception 'p_reason: must have 1 to 500 characters' using errcode = '22023';
+    end if;
+    select e.organization_id into v_org from event_log e where e.id = p_event_id;
+    v_state := end_job(p_event_id, v_org, p_reason);
+    if v_state = 'missing' then
+        raise exception 'p_event_id: % is no job', coalesce(p_event_id::text, 'null') using errcode = 'P0002';
+    elsif v_state <> 'discarded' then
+        raise exception 'p_event_id: % is %', p_event_id, v_state using errcode = '55000';
+    end if;
+    insert into audit_log (organization_id, actor_kind, actor_name, action, resource_type, resource_id, metadata)
+    values (v_org, 'cli', session_user, 'job.cancelled', 'event', p_event_id, jsonb_build_object('reason', p_reason));
+end $function$
+
 CREATE OR REPLACE FUNCTION public.claim_deliveries(p_consumers text[], p_limits integer[], p_overflows integer[], p_sides integer[], p_shares integer[], p_after uuid[], p_held_consumers text[], p_held_orgs uuid[], p_held_destinations uuid[], p_held integer[], p_suspect boolean, p_lease_time interval, p_types text[] DEFAULT NULL::text[])
  RETURNS TABLE(consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt integer, budgeted integer, max_attempts integer, suspect boolean, unknown boolean, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamp with time zone)
  LANGUAGE plpgsql
@@ -1047,6 +1148,46 @@ begin
     return encode(v_hash, 'hex')::uuid;
 end $function$
 
+CREATE OR REPLACE FUNCTION public.discard_deliveries(p_event_id uuid, p_reason text)
+ RETURNS integer
+ LANGUAGE plpgsql
+AS $function$
+declare
+    v_gone record;
+begin
+    with held as materialized (
+        select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
+          from event_position p
+          join delivery d on d.seq = p.seq and d.organization_id = p.organization_id
+         where p.event_id = p_event_id and d.lease_token is null and d.effect_at is null
+         order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq -- as every statement that locks several
+           for update of d
+    ), gone as (
+        delete from delivery d
+         using held h
+         where d.consumer_id = h.consumer_id and d.destination = h.destination and d.organization_id = h.organization_id
+           and d.lane = h.lane and d.seq = h.seq
+        returning d.*
+    ), thawed as (
+        delete from frozen_body b
+         using gone g
+          join consumers c on c.id = g.consumer_id
+         where b.delivery_id = delivery_id(g.event_id, c.name, g.destination)
+    ), receipts as (
+        insert into receipt (organization_id, consumer_id, outcome, reason, first_event_id, last_event_id, event_ids, destinations, attempts)
+        select organization_id, consumer_id, 'discarded', p_reason, event_id, event_id, array[event_id], array[destination], array[attempts]
+          from gone
+    )
+    select count(*) as n, array_agg(consumer_id) as consumers, array_agg(destination) as destinations, array_agg(organization_id) as orgs,
+           array_agg(lane) as lanes
+      into v_gone
+      from gone;
+    if v_gone.n > 0 then
+        perform advance_lanes(v_gone.consumers, v_gone.destinations, v_gone.orgs, v_gone.lanes);
+    end if;
+    return v_gone.n;
+end $function$
+
 CREATE OR REPLACE FUNCTION public.discard_event(p_event_id uuid, p_worker text, p_reason text)
  RETURNS integer
  LANGUAGE plpgsql
@@ -1060,6 +1201,33 @@ begin
         raise exception 'p_reason: must have 1 to 500 characters' using errcode = '22023';
     end if;
     return decide_dead(p_event_id, p_worker, 'discarded', 'delivery.discarded', p_reason);
+end $function$
+
+CREATE OR REPLACE FUNCTION public.discard_job(p_event_id uuid, p_reason text)
+ RETURNS boolean
+ LANGUAGE plpgsql
+AS $function$
+declare
+    v_job waiting_job;
+begin
+    delete from waiting_job where event_id = p_event_id returning * into v_job;
+    if found then
+        insert into outbox (event_id, organization_id, event_type, created_at, lane)
+        values (v_job.event_id, v_job.organization_id, v_job.event_type, v_job.created_at, v_job.lane);
+        insert into discarded_job values (v_job.event_id, v_job.organization_id, p_reason);
+        return true;
+    end if;
+    if not exists (select from event_position where event_id = p_event_id) then
+        -- It is about to be relayed. While this row is held nothing is.
+        perform from relay_state for update;
+        if not exists (select from event_position where event_id = p_event_id) then
+            insert into discarded_job
+            select id, organization_id, p_reason from event_log where id = p_event_id
+            on conflict do nothing;
+            return true;
+        end if;
+    end if;
+    return discard_deliveries(p_event_id, p_reason) > 0;
 end $function$
 
 CREATE OR REPLACE FUNCTION public.due_flows(p_consumer smallint, p_after uuid, p_organizations integer)
@@ -1119,6 +1287,96 @@ CREATE OR REPLACE FUNCTION public.emit_event(p_event_type text, p_entity_kind te
 AS $function$
 begin
     return append_event(p_event_type, p_entity_kind, p_entity_id, p_payload, p_metadata, p_organization_id, null);
+end $function$
+
+CREATE OR REPLACE FUNCTION public.end_job(p_event_id uuid, p_organization_id uuid, p_reason text)
+ RETURNS text
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+begin
+    if nullif(current_setting('app.organization_id', true), '')::uuid <> p_organization_id then
+        raise exception 'the organization must be the one of the session' using errcode = '42501', column = 'organization_id';
+    elsif not exists (select from event_log e where e.id = p_event_id and e.organization_id = p_organization_id and is_command(e.event_type)) then
+        return 'missing';
+    elsif job_state(p_event_id) = 'waiting' and discard_job(p_event_id, p_reason) then
+        return 'discarded';
+    end if;
+    return coalesce(job_state(p_event_id), 'finished');
+end $function$
+
+CREATE OR REPLACE FUNCTION public.enqueue(p_command text, p_entity_kind text, p_entity_id uuid, p_payload jsonb DEFAULT '{}'::jsonb, p_metadata jsonb DEFAULT '{}'::jsonb, p_not_before timestamp with time zone DEFAULT NULL::timestamp with time zone, p_singleton_key text DEFAULT NULL::text, p_policy text DEFAULT 'keep'::text, p_organization_id uuid DEFAULT NULL::uuid)
+ RETURNS TABLE(id uuid, created_at timestamp with time zone, not_before timestamp with time zone, kept boolean)
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+#variable_conflict use_column
+declare
+    v_session  uuid := nullif(current_setting('app.organization_id', true), '')::uuid;
+    v_org      uuid := coalesce(p_organization_id, v_session);
+    v_now      timestamptz := clock_timestamp();
+    v_later    timestamptz := case when p_not_before > v_now then p_not_before end;
+    v_metadata jsonb := coalesce(p_metadata, '{}');
+    v_last     bigint := last_emit_no();
+    v_id       uuid;
+    v_kept     boolean := true;
+begin
+    if v_org is null then
+        raise exception 'an organization is required' using errcode = '22023', column = 'organization_id';
+    elsif v_session <> v_org then
+        raise exception 'the organization must be the one of the session' using errcode = '42501', column = 'organization_id';
+    elsif p_command is null or p_command !~ '^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$' or length(p_command) > 100 or not is_command(p_command) then
+        raise exception 'must be a command: entity.action in lower snake case, ending in _requested, or message.queued'
+            using errcode = '22023', column = 'command';
+    elsif p_not_before > v_now + interval '400 days' then
+        raise exception 'must be at most 400 days ahead' using errcode = '22023', column = 'not_before';
+    elsif p_policy is null or p_policy not in ('keep', 'replace', 'refuse') then
+        raise exception 'must be keep, replace or refuse' using errcode = '22023', column = 'policy';
+    elsif p_singleton_key is null and p_policy <> 'keep' then
+        raise exception 'needs a singleton_key' using errcode = '22023', column = 'policy';
+    elsif length(p_singleton_key) not between 1 and 255 then
+        raise exception 'must have 1 to 255 characters' using errcode = '22023', column = 'singleton_key';
+    elsif jsonb_typeof(v_metadata) <> 'object' then
+        raise exception 'must be a JSON object' using errcode = '22023', column = 'metadata';
+    end if;
+
+    select d.event_id into v_id from event_dedup d where d.organization_id = v_org and d.key = v_metadata ->> 'idempotency_key';
+    if v_id is null and p_singleton_key is not null then
+        insert into job_singleton as s (organization_id, command, singleton_key, check_after)
+        values (v_org, p_command, p_singleton_key, v_now)
+        on conflict (organization_id, command, singleton_key) do update set singleton_key = excluded.singleton_key
+        returning s.event_id into v_id;
+        if job_state(v_id) is null then
+            v_id := null;
+        elsif p_policy = 'refuse' then
+            raise exception 'a job of this command and singleton_key is unfinished' using errcode = '23505', constraint = 'job_singleton_pkey';
+        elsif p_policy = 'replace' then
+            perform discard_job(v_id, 'replaced by a later job');
+            v_id := null;
+        elsif v_metadata ? 'idempotency_key' then
+            insert into event_dedup (organization_id, key, event_id) values (v_org, v_metadata ->> 'idempotency_key', v_id) on conflict do nothing;
+        end if;
+    end if;
+    if v_id is null then
+        v_kept := false;
+        v_id := append_event(p_command, p_entity_kind, p_entity_id, p_payload,
+            v_metadata || jsonb_strip_nulls(jsonb_build_object('not_before', v_later, 'singleton_key', p_singleton_key)), v_org, v_later);
+        with early as (
+            delete from outbox o where o.emit_no > v_last and o.event_id = v_id and o.not_before > v_now returning o.*
+        )
+        insert into waiting_job (event_id, organization_id, event_type, created_at, lane, not_before)
+        select o.event_id, o.organization_id, o.event_type, o.created_at, o.lane, o.not_before from early o;
+        update job_singleton s
+           set event_id = v_id, check_after = coalesce(v_later, v_now) + interval '1 day'
+         where s.organization_id = v_org and s.command = p_command and s.singleton_key = p_singleton_key;
+    end if;
+    return query
+        select e.id, e.created_at, coalesce(w.not_before, e.created_at), v_kept
+          from event_log e
+          left join waiting_job w on w.event_id = e.id
+         where e.id = v_id and e.organization_id = v_org;
 end $function$
 
 CREATE OR REPLACE FUNCTION public.ensure_event_partitions(p_months integer)
@@ -1314,12 +1572,37 @@ begin
         case when v_behind > c_turn then v_age when v_age <> 'normal' then 'elevated' else 'normal' end);
 end $function$
 
+CREATE OR REPLACE FUNCTION public.is_command(p_event_type text)
+ RETURNS boolean
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+    select p_event_type like '%\_requested' or p_event_type = 'message.queued'
+$function$
+
 CREATE OR REPLACE FUNCTION public.is_interactive(p_event_type text)
  RETURNS boolean
  LANGUAGE sql
  IMMUTABLE PARALLEL SAFE
 AS $function$
     select p_event_type in ('message.received', 'message.send_requested', 'ai.handoff_triggered')
+$function$
+
+CREATE OR REPLACE FUNCTION public.job_state(p_event_id uuid)
+ RETURNS text
+ LANGUAGE sql
+ STABLE
+AS $function$
+    select case
+           when exists (select from discarded_job where event_id = p_event_id) then null
+           when exists (select from waiting_job where event_id = p_event_id) then 'waiting'
+           when p.seq is null then (select 'waiting' from event_log where id = p_event_id)
+           else (select case when bool_or(d.lease_token is not null or d.effect_at is not null) then 'in hand' when count(*) > 0 then 'waiting' end
+                   from delivery d
+                  where d.seq = p.seq and d.destination = '00000000-0000-0000-0000-000000000000')
+           end
+      from (select p_event_id as event_id) job
+      left join event_position p using (event_id)
 $function$
 
 CREATE OR REPLACE FUNCTION public.lane_head(p_org uuid, p_consumer smallint, p_destination uuid, p_lane bigint)
@@ -1758,6 +2041,37 @@ begin
 end $function$
 
 CREATE OR REPLACE FUNCTION public.relay_events(p_limit integer)
+ RETURNS integer
+ LANGUAGE plpgsql
+AS $function$
+declare
+    v_now   timestamptz := clock_timestamp();
+    v_first timestamptz;
+    v_n     int;
+    v_job   discarded_job;
+begin
+    select w.not_before into v_first from waiting_job w order by w.not_before limit 1;
+    if v_first <= v_now then
+        perform from relay_state for update;
+        with due as materialized (
+            select w.event_id from waiting_job w where w.not_before <= v_now order by w.not_before limit p_limit for update skip locked
+        ), gone as (
+            delete from waiting_job w using due d where w.event_id = d.event_id returning w.*
+        )
+        insert into outbox (event_id, organization_id, event_type, created_at, lane, not_before)
+        select event_id, organization_id, event_type, not_before, lane, not_before from gone order by not_before, event_id;
+    end if;
+    v_n := relay_outbox(p_limit);
+    for v_job in
+        select d.* from discarded_job d where exists (select from event_position p where p.event_id = d.event_id) order by d.event_id limit p_limit
+    loop
+        perform discard_deliveries(v_job.event_id, v_job.reason);
+        delete from discarded_job where event_id = v_job.event_id;
+    end loop;
+    return v_n;
+end $function$
+
+CREATE OR REPLACE FUNCTION public.relay_outbox(p_limit integer)
  RETURNS integer
  LANGUAGE plpgsql
 AS $function$

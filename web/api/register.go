@@ -143,6 +143,9 @@ func (s *Server) once(ctx context.Context, r route, key string, request any, cre
 			return fmt.Errorf("write answer: %w", err)
 		}
 		answer = db.Answer{Status: http.StatusCreated, Body: text}
+		if found, ok := out.(interface{ existed() bool }); ok && found.existed() {
+			answer.Status = http.StatusOK
+		}
 		if key == "" {
 			return nil
 		}

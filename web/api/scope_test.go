@@ -21,6 +21,8 @@ var contractScopes = map[string]string{
 	"GET /v1/events/{id}":                   "events:read",
 	"POST /v1/events":                       "events:write events:emit_any",
 	"POST /v1/events/batch":                 "events:write events:emit_any",
+	"POST /v1/jobs":                         "events:write events:emit_any",
+	"POST /v1/jobs/{id}/cancel":             "events:write events:emit_any",
 	"GET /v1/dlq":                           "dlq:read",
 	"POST /v1/dlq/{id}/replay":              "dlq:replay",
 	"POST /v1/dlq/{id}/confirm":             "dlq:replay",
@@ -54,6 +56,8 @@ var contractScopes = map[string]string{
 var passing = map[string]string{
 	"/v1/events":                custom,
 	"/v1/events/batch":          `{"events":[` + custom + `]}`,
+	"/v1/jobs":                  `{"command":"custom.export_requested","entity_kind":"x"}`,
+	"/v1/jobs/{id}/cancel":      `{"reason":"test"}`,
 	"/v1/dlq/{id}/discard":      `{"reason":"test"}`,
 	"/v1/lanes/{id}/pause":      `{"reason":"test"}`,
 	"/v1/lanes/{id}/skip":       `{"reason":"test"}`,
