@@ -34,6 +34,10 @@
 // with [EffectOnce] is never repeated without the word of its handler, of what it
 // is reconciled with, or of a person.
 //
+// What somebody waits for is interactive, by its type, and is claimed before the
+// rest, which is bulk; it has a few slots of its own. Shares of slots come before
+// classes, and an eighth of the slots goes to bulk while both are due.
+//
 // # What is not
 //
 // The bus does not make an outside effect happen exactly once; it gives

@@ -157,9 +157,9 @@ func (r *run) claimOnce(work context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	got := make(map[string][]Key, len(wants))
+	got := make(map[string]granted, len(wants))
 	for _, d := range claimed { // each copied: a slow one must not keep the payloads of the others
-		got[d.Consumer] = append(got[d.Consumer], d.Key)
+		got[d.Consumer] = got[d.Consumer].with(&d)
 		r.start(work, &d)
 	}
 	more := false

@@ -220,8 +220,8 @@ table delivery
     not_before timestamp with time zone
     interactive boolean not null default false
     delivery_pkey PRIMARY KEY (consumer_id, destination, organization_id, lane, seq)
-    CREATE INDEX delivery_due_idx ON public.delivery USING btree (consumer_id, due_at) WHERE ((lease_token IS NULL) AND (NOT suspect))
-    CREATE INDEX delivery_flow_idx ON public.delivery USING btree (consumer_id, organization_id, destination, due_at) WHERE ((lease_token IS NULL) AND (NOT suspect))
+    CREATE INDEX delivery_due_idx ON public.delivery USING btree (consumer_id, interactive, due_at) WHERE ((lease_token IS NULL) AND (NOT suspect))
+    CREATE INDEX delivery_flow_idx ON public.delivery USING btree (consumer_id, interactive, organization_id, destination, due_at) WHERE ((lease_token IS NULL) AND (NOT suspect))
     CREATE UNIQUE INDEX delivery_lane_idx ON public.delivery USING btree (organization_id, consumer_id, destination, lane) WHERE ((lane <> 0) AND (due_at < 'infinity'::timestamp with time zone))
     CREATE INDEX delivery_leased_idx ON public.delivery USING btree (consumer_id, due_at) WHERE (lease_token IS NOT NULL)
     CREATE INDEX delivery_seq_idx ON public.delivery USING btree (seq)
@@ -913,8 +913,8 @@ begin
     values (v_org, 'cli', session_user, 'job.cancelled', 'event', p_event_id, jsonb_build_object('reason', p_reason));
 end $function$
 
-CREATE OR REPLACE FUNCTION public.claim_deliveries(p_consumers text[], p_limits integer[], p_overflows integer[], p_sides integer[], p_shares integer[], p_after uuid[], p_held_consumers text[], p_held_orgs uuid[], p_held_destinations uuid[], p_held integer[], p_suspect boolean, p_lease_time interval, p_types text[] DEFAULT NULL::text[])
- RETURNS TABLE(consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt integer, budgeted integer, max_attempts integer, suspect boolean, unknown boolean, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamp with time zone)
+CREATE OR REPLACE FUNCTION public.claim_deliveries(p_consumers text[], p_limits integer[], p_expresses integer[], p_overflows integer[], p_sides integer[], p_shares integer[], p_bulks integer[], p_after uuid[], p_after_interactive uuid[], p_held_consumers text[], p_held_orgs uuid[], p_held_destinations uuid[], p_held integer[], p_suspect boolean, p_lease_time interval, p_types text[] DEFAULT NULL::text[])
+ RETURNS TABLE(consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt integer, budgeted integer, max_attempts integer, suspect boolean, unknown boolean, interactive boolean, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamp with time zone)
  LANGUAGE plpgsql
  SET enable_sort TO 'off'
  SET enable_seqscan TO 'off'
@@ -929,9 +929,10 @@ declare
     v_taken tid[];
 begin
     with want as (
-        select c.id, w.n, w.overflow, w.side, w.share, w.after,
+        select c.id, w.n, w.express, w.overflow, w.side, w.share, w.bulk, w.after, w.after_interactive,
                held.orgs, held.destinations, held.counts
-          from unnest(p_consumers, p_limits, p_overflows, p_sides, p_shares, p_after) w (name, n, overflow, side, share, after)
+          from unnest(p_consumers, p_limits, p_expresses, p_overflows, p_sides, p_shares, p_bulks, p_after, p_after_interactive)
+               w (name, n, express, overflow, side, share, bulk, after, after_interactive)
           join consumers c on c.name = w.name and c.paused_at is null
          cross join lateral (
             select coalesce(array_agg(h.org), '{}') as orgs, coalesce(array_agg(h.destination), '{}') as destinations,
@@ -953,7 +954,8 @@ begin
                and (select o.status from organizations o where o.id = d.organization_id) = 'active'
                and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
                and (p_types is null or '*' = any (p_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (p_types))
-               and (w.n > 0 or w.share > 0 and (select coalesce(sum(h.n), 0) < w.share from unnest(w.orgs, w.counts) h (org, n) where h.org = d.organization_id))
+               and (w.n > 0 or w.overflow > 0 and w.share > 0
+                    and (select coalesce(sum(h.n), 0) < w.share from unnest(w.orgs, w.counts) h (org, n) where h.org = d.organization_id))
              order by d.due_at
              limit 1
                for update of d skip locked
@@ -962,8 +964,8 @@ begin
          limit 1
     ), fair as (
         select case when p_types is null
-                    then lock_fair(w.id, w.n - least(a.n, w.n), w.overflow - case when w.n = 0 then a.n else 0 end, w.side, w.share, w.after,
-                                   w.orgs, w.destinations, w.counts)
+                    then lock_fair(w.id, w.n - least(a.n, w.n), w.express, w.overflow - case when w.n = 0 then a.n else 0 end, w.side, w.share, w.bulk,
+                                   w.after, w.after_interactive, w.orgs, w.destinations, w.counts)
                     else lock_by_turns(w.id, w.n - least(a.n, w.n), p_types) end as taken
           from want w
          cross join lateral (select count(*)::int as n from alone where alone.id = w.id) a
@@ -987,7 +989,7 @@ begin
     )
     select c.consumer_id, c.destination, c.organization_id, c.lane, c.seq, c.lease_token,
            w.name, (c.attempts + c.earlier_attempts + 1)::int, (c.attempts + 1)::int, w.max_attempts::int, c.suspect, c.effect_at is not null,
-           e.id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at
+           c.interactive, e.id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at
       from claimed c
       join want w on w.id = c.consumer_id
       join event_log e on e.id = c.event_id and e.organization_id = c.organization_id;
@@ -1025,9 +1027,9 @@ begin
         return query
             select c.id, c.org_id, c.type, c.entity_kind, c.entity_id, c.payload, c.metadata, c.created_at,
                    c.attempt, delivery_id(c.id, c.consumer, c.destination), c.token
-              from claim_deliveries(array[p_worker], array[case when v_suspect then 1 else p_limit end], array[0], array[0], array[0], array[c_none],
-                       '{}', '{}', '{}', '{}', v_suspect, interval '5 minutes', v_types) c
-             order by c.seq;
+              from claim_deliveries(array[p_worker], array[case when v_suspect then 1 else p_limit end], '{0}', '{0}', '{0}', '{0}', '{0}',
+                       array[c_none], array[c_none], '{}', '{}', '{}', '{}', v_suspect, interval '5 minutes', v_types) c
+             order by c.interactive desc, c.seq;
         -- A backlog in the outbox must not look like the end of the work.
         exit when found or v_relayed < 1000;
     end loop;
@@ -1230,7 +1232,7 @@ begin
     return discard_deliveries(p_event_id, p_reason) > 0;
 end $function$
 
-CREATE OR REPLACE FUNCTION public.due_flows(p_consumer smallint, p_after uuid, p_organizations integer)
+CREATE OR REPLACE FUNCTION public.due_flows(p_consumer smallint, p_interactive boolean, p_after uuid, p_organizations integer)
  RETURNS TABLE(organization_id uuid, destination uuid)
  LANGUAGE plpgsql
 AS $function$
@@ -1248,6 +1250,7 @@ begin
         select d.organization_id, d.destination, d.due_at into v_head
           from delivery d
          where d.consumer_id = p_consumer
+           and d.interactive = p_interactive
            and d.lease_token is null
            and not d.suspect
            and (d.organization_id, d.destination) > (v_at, v_beside)
@@ -1655,19 +1658,23 @@ CREATE OR REPLACE FUNCTION public.lock_by_turns(p_consumer smallint, p_limit int
  RETURNS tid[]
  LANGUAGE plpgsql
 AS $function$
+declare
+    v_orgs int := case when '*' = any (p_types) then greatest(p_limit, 2) else 5000 end; -- one may have none of the types, so all have to be asked
+    v_bulk int := floor(p_limit / 8.0 + random());
 begin
     return (with flow as materialized (
-        -- An organization may have none of the types, so all have to be asked. Beginning anywhere is what gives
-        -- each its turn when there are more of them than p_limit.
-        select f.organization_id, f.destination
-          from due_flows(p_consumer, gen_random_uuid(), case when '*' = any (p_types) then greatest(p_limit, 2) else 5000 end) f
+        -- Beginning anywhere is what gives each its turn when there are more of them than p_limit.
+        select true as interactive, f.organization_id, f.destination from due_flows(p_consumer, true, gen_random_uuid(), v_orgs) f
+         union all
+        select false, f.organization_id, f.destination from due_flows(p_consumer, false, gen_random_uuid(), v_orgs) f
     ), waiting as (
-        select f.organization_id, f.destination, d.due_at, row_number() over (partition by f.organization_id order by d.due_at) as turn
+        select f.*, d.due_at, row_number() over (partition by f.interactive, f.organization_id order by d.due_at) as turn
           from flow f
          cross join lateral (
             select d.due_at
               from delivery d
              where d.consumer_id = p_consumer
+               and d.interactive = f.interactive
                and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
                and d.lease_token is null
                and not d.suspect
@@ -1676,10 +1683,13 @@ begin
              order by d.organization_id, d.destination, d.due_at
              limit p_limit
          ) d
+    ), ranked as (
+        select w.*, not w.interactive and row_number() over (partition by w.interactive order by w.turn, w.due_at) <= v_bulk as reserved
+          from waiting w
     ), quota as (
-        select t.organization_id, t.destination, count(*) as n
-          from (select w.organization_id, w.destination from waiting w order by w.turn, w.due_at limit p_limit) t
-         group by t.organization_id, t.destination
+        select t.interactive, t.organization_id, t.destination, count(*) as n
+          from (select r.* from ranked r order by r.reserved desc, r.interactive desc, r.turn, r.due_at limit p_limit) t
+         group by t.interactive, t.organization_id, t.destination
     )
     select coalesce(array_agg(d.at), '{}')
       from quota q
@@ -1687,6 +1697,7 @@ begin
         select d.ctid as at
           from delivery d
          where d.consumer_id = p_consumer
+           and d.interactive = q.interactive
            and (d.organization_id, d.destination) between (q.organization_id, q.destination) and (q.organization_id, q.destination)
            and d.lease_token is null
            and not d.suspect
@@ -1705,33 +1716,57 @@ AS $function$
 begin
     return (select coalesce(array_agg(d.at), '{}')
       from (
-        select d.ctid as at
-          from delivery d
-         where d.consumer_id = p_consumer
-           and d.lease_token is null
-           and not d.suspect
-           and d.due_at <= now()
-           and (select o.status from organizations o where o.id = d.organization_id) = 'active'
-           and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
-         order by d.due_at
+        select i.at
+          from (
+            select d.ctid as at
+              from delivery d
+             where d.consumer_id = p_consumer
+               and d.interactive
+               and d.lease_token is null
+               and not d.suspect
+               and d.due_at <= now()
+               and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+               and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
+             order by d.due_at
+             limit p_limit
+               for update of d skip locked
+          ) i
+         union all
+        select b.at
+          from (
+            select d.ctid as at
+              from delivery d
+             where d.consumer_id = p_consumer
+               and not d.interactive
+               and d.lease_token is null
+               and not d.suspect
+               and d.due_at <= now()
+               and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+               and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
+             order by d.due_at
+             limit p_limit
+               for update of d skip locked
+          ) b
          limit p_limit
-           for update of d skip locked
       ) d);
 end $function$
 
-CREATE OR REPLACE FUNCTION public.lock_fair(p_consumer smallint, p_limit integer, p_overflow integer, p_side integer, p_share integer, p_after uuid, p_orgs uuid[], p_destinations uuid[], p_held integer[])
+CREATE OR REPLACE FUNCTION public.lock_fair(p_consumer smallint, p_limit integer, p_express integer, p_overflow integer, p_side integer, p_share integer, p_bulk integer, p_after uuid, p_after_interactive uuid, p_orgs uuid[], p_destinations uuid[], p_held integer[])
  RETURNS tid[]
  LANGUAGE plpgsql
 AS $function$
 declare
     c_none         constant uuid := '00000000-0000-0000-0000-000000000000';
-    v_room         int := p_limit + p_overflow;
+    v_room         int := p_limit + p_overflow + p_express;
     v_half         int := greatest(p_share / 2, 1);
     v_fits         boolean;
     v_flow_orgs    uuid[];
     v_flow_targets uuid[];
+    v_flow_classes boolean[]; -- whether it is the interactive work of the pair
+    v_interactive  int;       -- organizations below their share that have such work, and those that have other
+    v_bulk         int;
     v_orgs         int;
-    v_alone        boolean; -- with one destination, and the shares would not give it more than the rest does
+    v_alone        boolean;   -- with one destination and class, and the shares would not give it more than the rest does
     v_taken        tid[] := '{}';
     v_rest         tid[];
     v_single       uuid;
@@ -1740,20 +1775,37 @@ begin
         return lock_due(p_consumer, p_limit);
     end if;
     with head as (
-        select d.organization_id, d.destination
-          from delivery d
-         where d.consumer_id = p_consumer
-           and d.lease_token is null
-           and not d.suspect
-           and d.due_at <= now()
-         order by d.due_at
+        select h.*
+          from (
+            (select d.organization_id, d.destination, d.interactive
+               from delivery d
+              where d.consumer_id = p_consumer
+                and d.interactive
+                and d.lease_token is null
+                and not d.suspect
+                and d.due_at <= now()
+              order by d.due_at
+              limit v_room)
+             union all
+            (select d.organization_id, d.destination, d.interactive
+               from delivery d
+              where d.consumer_id = p_consumer
+                and not d.interactive
+                and d.lease_token is null
+                and not d.suspect
+                and d.due_at <= now()
+              order by d.due_at
+              limit v_room)
+          ) h
          limit v_room
     ), flow as (
-        select organization_id, destination, count(*) as n from head group by organization_id, destination
+        select organization_id, destination, count(*) as n, count(*) filter (where interactive) as interactive
+          from head
+         group by organization_id, destination
     ), held as (
         select h.organization_id, h.destination, h.n from unnest(p_orgs, p_destinations, p_held) h (organization_id, destination, n)
     ), used as (
-        select f.n, sum(f.n) over (partition by f.organization_id)
+        select f.n, f.interactive, sum(f.n) over (partition by f.organization_id)
                    + coalesce((select sum(h.n) from held h where h.organization_id = f.organization_id), 0) as by_organization,
                case when f.destination = c_none then 0 else f.n
                    + coalesce((select sum(h.n) from held h where h.organization_id = f.organization_id and h.destination = f.destination), 0)
@@ -1761,7 +1813,7 @@ begin
           from flow f
     )
     select coalesce(bool_and(by_organization <= p_share and by_destination <= v_half), true)
-           and coalesce(sum(n), 0) < v_room
+           and coalesce(sum(n) - least(sum(interactive), p_express), 0) < p_limit + p_overflow
       into v_fits
       from used;
     if v_fits then
@@ -1769,56 +1821,84 @@ begin
     end if;
 
     select coalesce(array_agg(f.organization_id order by f.n), '{}'), coalesce(array_agg(f.destination order by f.n), '{}'),
-           count(distinct f.organization_id) filter (where (
-               select coalesce(sum(h.n), 0) < p_share from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id))
-      into v_flow_orgs, v_flow_targets, v_orgs
-      from (select f.*, row_number() over () as n from due_flows(p_consumer, p_after, greatest(v_room + cardinality(p_orgs), 2)) f) f;
+           coalesce(array_agg(f.interactive order by f.n), '{}'),
+           count(distinct f.organization_id) filter (where f.interactive and f.below),
+           count(distinct f.organization_id) filter (where not f.interactive and f.below)
+      into v_flow_orgs, v_flow_targets, v_flow_classes, v_interactive, v_bulk
+      from (
+        select f.*, row_number() over () as n,
+               (select coalesce(sum(h.n), 0) < p_share from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id) as below
+          from (
+            select true as interactive, i.* from due_flows(p_consumer, true, p_after_interactive, greatest(v_room + cardinality(p_orgs), 2)) i
+             union all
+            select false, b.* from due_flows(p_consumer, false, p_after, greatest(v_room + cardinality(p_orgs), 2)) b
+          ) f
+      ) f;
 
     v_alone := cardinality(v_flow_orgs) = 1
-        and p_limit >= p_share - (select coalesce(sum(h.n), 0) from unnest(p_orgs, p_held) h (o, n) where h.o = v_flow_orgs[1]);
+        and p_limit + case when v_flow_classes[1] then p_express else 0 end
+            >= p_share - (select coalesce(sum(h.n), 0) from unnest(p_orgs, p_held) h (o, n) where h.o = v_flow_orgs[1]);
     with flow as materialized (
-        select f.organization_id, f.destination, f.n, count(*) over (partition by f.organization_id) as flows,
+        select f.organization_id, f.destination, f.interactive, f.n,
+               first_value(f.destination) over (partition by f.organization_id order by f.destination)
+                   <> first_value(f.destination) over (partition by f.organization_id order by f.destination desc) as several,
                coalesce((select sum(h.n) from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id), 0) as by_organization,
                coalesce((select sum(h.n) from unnest(p_orgs, p_destinations, p_held) h (o, d, n)
                           where h.o = f.organization_id and h.d = f.destination), 0) as by_destination,
                (select coalesce(max(h.n), 0) > v_half from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id) as greedy
-          from unnest(v_flow_orgs, v_flow_targets) with ordinality f (organization_id, destination, n)
+          from unnest(v_flow_orgs, v_flow_targets, v_flow_classes) with ordinality f (organization_id, destination, interactive, n)
          where not v_alone
     ), waiting as (
-        select f.*, d.due_at, f.by_destination + row_number() over (partition by f.n order by d.due_at) as in_destination
+        select f.*, d.due_at, row_number() over (partition by f.n order by d.due_at) as nth
           from flow f
          cross join lateral (
             select d.due_at
               from delivery d
              where d.consumer_id = p_consumer
+               and d.interactive = f.interactive
                and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
                and d.lease_token is null
                and not d.suspect
                and d.due_at <= now()
              order by d.organization_id, d.destination, d.due_at
-             limit case when v_orgs >= v_room then 1 else least(p_share, v_room) end
+             limit case when case when f.interactive then v_interactive else v_bulk end >= v_room then 1 else least(p_share, v_room) end
          ) d
-    ), placed as (
-        select w.*, w.by_organization + row_number() over (partition by w.organization_id order by w.in_destination, w.due_at) as place
+    ), ranked as (
+        select w.*, m.may and row_number() over (partition by m.may order by w.by_organization + w.nth, w.n) <= least(p_bulk, p_limit + p_overflow) as reserved
           from waiting w
-         where w.flows = 1 and w.by_organization + w.in_destination - w.by_destination <= p_share or w.in_destination <= v_half
+         cross join lateral (
+            select not w.interactive and w.by_organization + w.nth <= p_share and (not w.several or w.by_destination + w.nth <= v_half) as may
+         ) m
+    ), lined_up as (
+        select r.*, r.by_destination
+                   + row_number() over (partition by r.organization_id, r.destination order by r.reserved desc, r.interactive desc, r.due_at)
+                   as in_destination
+          from ranked r
+    ), placed as (
+        select l.*, l.by_organization
+                   + row_number() over (partition by l.organization_id order by l.reserved desc, l.interactive desc, l.in_destination, l.due_at)
+                   as place
+          from lined_up l
+         where not l.several and l.by_organization + l.in_destination - l.by_destination <= p_share or l.in_destination <= v_half
     ), turns as (
-        select p.*, row_number() over (partition by p.place > p_share order by p.place, p.n) as turn,
-               count(*) filter (where p.place <= p_share) over () as within
+        select p.*, row_number() over (partition by p.place > p_share order by p.reserved desc, p.interactive desc, p.place, p.n) as turn,
+               count(*) filter (where p.place <= p_share) over () as within,
+               p_limit + p_overflow + least(count(*) filter (where p.place <= p_share and p.interactive) over (), p_express) as room
           from placed p
          where p.place <= p_share or p.destination <> c_none and p.greedy and p.in_destination <= v_half
     ), quota as (
-        select t.organization_id, t.destination, count(*) as n
+        select t.organization_id, t.destination, t.interactive, count(*) as n
           from turns t
-         where t.turn <= case when t.place <= p_share then v_room else least(p_side, v_room - t.within) end
-         group by t.organization_id, t.destination
+         where t.turn <= case when t.place <= p_share then t.room else least(p_side, t.room - t.within) end
+         group by t.organization_id, t.destination, t.interactive
     )
-    select coalesce(array_agg(d.at), '{}') into v_taken
+    select coalesce(array_agg(d.at), '{}'), count(*) filter (where q.interactive) into v_taken, v_interactive
       from quota q
      cross join lateral (
         select d.ctid as at
           from delivery d
          where d.consumer_id = p_consumer
+           and d.interactive = q.interactive
            and (d.organization_id, d.destination) between (q.organization_id, q.destination) and (q.organization_id, q.destination)
            and d.lease_token is null
            and not d.suspect
@@ -1827,18 +1907,19 @@ begin
          limit q.n
            for update of d skip locked
      ) d;
-    if cardinality(v_taken) >= p_limit then
+    if cardinality(v_taken) >= p_limit + (case when true = any (v_flow_classes) then p_express else 0 end) then
         return v_taken;
     end if;
 
     -- Who still has work due, and where.
-    select array_agg(f.organization_id), array_agg(f.destination), count(distinct f.organization_id)
-      into v_flow_orgs, v_flow_targets, v_orgs
-      from unnest(v_flow_orgs, v_flow_targets) f (organization_id, destination)
+    select array_agg(f.organization_id), array_agg(f.destination), array_agg(f.interactive), count(distinct f.organization_id)
+      into v_flow_orgs, v_flow_targets, v_flow_classes, v_orgs
+      from unnest(v_flow_orgs, v_flow_targets, v_flow_classes) f (organization_id, destination, interactive)
      cross join lateral (
         select
           from delivery d
          where d.consumer_id = p_consumer
+           and d.interactive = f.interactive
            and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
            and d.lease_token is null
            and not d.suspect
@@ -1851,34 +1932,42 @@ begin
         return v_taken;
     end if;
     v_single := v_flow_orgs[1];
+    v_room := greatest(p_limit - cardinality(v_taken) + least(v_interactive, p_express), 0); -- for any class
     with flow as materialized (
-        select f.destination,
+        select f.destination, f.interactive,
                coalesce((select sum(h.n) from unnest(p_orgs, p_destinations, p_held) h (o, d, n) where h.o = v_single and h.d = f.destination), 0)
                    + (select count(*) from delivery d where d.ctid = any (v_taken) and d.organization_id = v_single and d.destination = f.destination)
                    as by_destination
-          from unnest(v_flow_targets) f (destination)
+          from unnest(v_flow_targets, v_flow_classes) f (destination, interactive)
     ), waiting as (
-        select f.destination, d.due_at, f.by_destination + row_number() over (partition by f.destination order by d.due_at) as in_destination
+        select f.destination, f.interactive, d.due_at,
+               f.by_destination + row_number() over (partition by f.destination, f.interactive order by d.due_at) as in_destination
           from flow f
          cross join lateral (
             select d.due_at
               from delivery d
              where d.consumer_id = p_consumer
+               and d.interactive = f.interactive
                and (d.organization_id, d.destination) between (v_single, f.destination) and (v_single, f.destination)
                and d.lease_token is null
                and not d.suspect
                and d.due_at <= now()
                and d.ctid <> all (v_taken)
              order by d.organization_id, d.destination, d.due_at
-             limit p_limit - cardinality(v_taken)
+             limit v_room + case when f.interactive then greatest(p_express - v_interactive, 0) else 0 end
          ) d
-    ), chosen as (
-        select w.destination
+    ), ranked as (
+        select w.*, count(*) filter (where w.interactive) over () as interactives,
+               not w.interactive and row_number() over (partition by w.interactive order by w.in_destination, w.due_at)
+                   <= least(p_bulk - cardinality(v_taken) + v_interactive, v_room) as reserved
           from waiting w
-         order by w.in_destination, w.due_at
-         limit p_limit - cardinality(v_taken)
+    ), turns as (
+        select r.*, row_number() over (order by r.reserved desc, r.interactive desc, r.in_destination, r.due_at) as turn from ranked r
     ), quota as (
-        select destination, count(*) as n from chosen group by destination
+        select t.destination, t.interactive, count(*) as n
+          from turns t
+         where t.turn <= v_room + least(t.interactives, greatest(p_express - v_interactive, 0))
+         group by t.destination, t.interactive
     )
     select array_agg(d.at) into v_rest
       from quota q
@@ -1886,6 +1975,7 @@ begin
         select d.ctid as at
           from delivery d
          where d.consumer_id = p_consumer
+           and d.interactive = q.interactive
            and (d.organization_id, d.destination) between (v_single, q.destination) and (v_single, q.destination)
            and d.lease_token is null
            and not d.suspect
