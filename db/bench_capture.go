@@ -43,7 +43,7 @@ const insertWithEventSQL = `
 	with changed as (
 	    insert into contacts (organization_id, name) values (@org_id, @name) returning id
 	)
-	select emit_event('contact.created', 'contact', id, @payload::jsonb, '{}', @org_id) from changed`
+	select append_event('contact.created', 'contact', id, @payload::jsonb, '{}', @org_id, null) from changed`
 
 // benchPayload is of a usual size.
 const benchPayload = `{"synthetic": true, "name": "Somebody", "phone_number": "+5511900000000", "source": "whatsapp", "tags": ["new", "store"]}`
@@ -101,7 +101,7 @@ const insertBenchOrganizationSQL = `
 	insert into organizations (name) values ('Measurement')
 	returning id, current_setting('server_version'), current_setting('fsync'), current_setting('synchronous_commit')`
 
-const emitEventSourceSQL = `select pg_get_functiondef('emit_event(text, text, uuid, jsonb, jsonb, uuid)'::regprocedure)`
+const appendEventSourceSQL = `select pg_get_functiondef('append_event(text, text, uuid, jsonb, jsonb, uuid, timestamptz)'::regprocedure)`
 
 // prepareCapture makes both arms ready to be measured.
 func prepareCapture(ctx context.Context, c *pgx.Conn, cost *CaptureCost) (org uuid.UUID, err error) {
@@ -112,33 +112,33 @@ func prepareCapture(ctx context.Context, c *pgx.Conn, cost *CaptureCost) (org uu
 		return org, wrap("make an organization", err)
 	}
 	var source string
-	if err := scan(ctx, c, emitEventSourceSQL, named{}, &source); err != nil {
-		return org, wrap("read emit_event", err)
+	if err := scan(ctx, c, appendEventSourceSQL, named{}, &source); err != nil {
+		return org, wrap("read append_event", err)
 	}
 	without, err := withoutOutbox(source)
 	if err != nil {
 		return org, err
 	}
 	if _, err := c.Exec(ctx, without); err != nil {
-		return org, wrap("make emit_event without the outbox", err)
+		return org, wrap("make append_event without the outbox", err)
 	}
 	cost.With.sql = insertWithEventSQL
-	cost.Without.sql = strings.Replace(insertWithEventSQL, "emit_event(", "emit_event_without_outbox(", 1)
+	cost.Without.sql = strings.Replace(insertWithEventSQL, "append_event(", "append_event_without_outbox(", 1)
 	return org, nil
 }
 
 var outboxPattern = regexp.MustCompile(`(?s)with appended as \(\s*(insert into event_log .*?)\s*\)\s*insert into outbox [^;]*;`)
 
-// withoutOutbox turns the definition of emit_event into that of a function which
+// withoutOutbox turns the definition of append_event, which is what emit_event does, into that of a function which
 // differs from it in nothing but the row of the outbox. It is made of the function
 // that is there, so that it cannot become another one than the one measured.
 func withoutOutbox(source string) (string, error) {
-	const name = "FUNCTION public.emit_event("
+	const name = "FUNCTION public.append_event("
 	if len(outboxPattern.FindAllString(source, -1)) != 1 || strings.Count(source, name) != 1 {
-		return "", errors.New("emit_event writes the outbox in another way than the measurement knows")
+		return "", errors.New("append_event writes the outbox in another way than the measurement knows")
 	}
 	source = outboxPattern.ReplaceAllString(source, "$1;")
-	return strings.Replace(source, name, "FUNCTION public.emit_event_without_outbox(", 1), nil
+	return strings.Replace(source, name, "FUNCTION public.append_event_without_outbox(", 1), nil
 }
 
 const countCaptureSQL = `

@@ -12,11 +12,11 @@ import (
 	"github.com/deskcomm/deskcomm/db/dbtest"
 )
 
-// emitEventSource is emit_event as the migrated database has it.
-func (w world) emitEventSource() string {
+// appendEventSource is append_event as the migrated database has it.
+func (w world) appendEventSource() string {
 	w.Helper()
 	var source string
-	err := dbtest.Row(w.T, w.url, "select pg_get_functiondef('emit_event(text, text, uuid, jsonb, jsonb, uuid)'::regprocedure)", nil, &source)
+	err := dbtest.Row(w.T, w.url, "select pg_get_functiondef('append_event(text, text, uuid, jsonb, jsonb, uuid, timestamptz)'::regprocedure)", nil, &source)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -26,30 +26,30 @@ func (w world) emitEventSource() string {
 func TestMeasuredArmsDifferInTheOutboxAlone(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	source := w.emitEventSource()
+	source := w.appendEventSource()
 	without, err := db.WithoutOutbox(source)
 	if err != nil {
 		t.Fatal(err)
 	}
 	words := strings.Fields
-	back := strings.Replace(without, "emit_event_without_outbox", "emit_event", 1)
+	back := strings.Replace(without, "append_event_without_outbox", "append_event", 1)
 	before, after, found := strings.Cut(back, "insert into event_log")
 	insert, rest, ended := strings.Cut(after, ";")
 	if !found || !ended || strings.Contains(back, "outbox") {
 		t.Fatalf("the other arm is:\n%s", without)
 	}
 	appended := before + "with appended as ( insert into event_log" + insert +
-		" ) insert into outbox (event_id, organization_id, event_type, created_at) values (v_id, v_org, p_event_type, v_at);" + rest
+		" ) insert into outbox (event_id, organization_id, event_type, created_at, lane, not_before) values (v_id, v_org, p_event_type, v_at, event_lane(p_entity_kind, p_entity_id, v_metadata), p_not_before);" + rest
 	if diff := cmp.Diff(words(source), words(appended)); diff != "" {
-		t.Errorf("with the outbox put back it is another function (-emit_event +arm):\n%s", diff)
+		t.Errorf("with the outbox put back it is another function (-append_event +arm):\n%s", diff)
 	}
 	for name, broken := range map[string]string{
 		"that writes the outbox twice":  strings.Replace(source, "return v_id;", "with appended as (insert into event_log select 1) insert into outbox select 1; return v_id;", 1),
 		"that writes it in another way": strings.Replace(source, "insert into outbox", "insert into some_outbox", 1),
-		"of another name":               strings.Replace(source, "emit_event", "emit", 1),
+		"of another name":               strings.Replace(source, "append_event", "append", 1),
 	} {
 		if _, err := db.WithoutOutbox(broken); err == nil {
-			t.Errorf("an emit_event %s was taken for the one that is known", name)
+			t.Errorf("an append_event %s was taken for the one that is known", name)
 		}
 	}
 }

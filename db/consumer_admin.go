@@ -39,8 +39,12 @@ const listConsumersSQL = `
 	select c.name, c.event_types, c.effect, c.ordering, c.external, c.paused_at, c.paused_by, c.paused_reason,
 	       (select count(*) from (
 	          select from delivery d where d.consumer_id = c.id order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq limit @cap) w)::int as waiting,
-	       least((select d.due_at from delivery d where d.consumer_id = c.id and d.lease_token is null and not d.suspect and d.due_at <= now()
-	               order by d.due_at limit 1),
+	       least((select min(o.due_at)
+	                from (values (true), (false)) k (interactive)
+	               cross join lateral (
+	                  select d.due_at from delivery d
+	                   where d.consumer_id = c.id and d.interactive = k.interactive and d.lease_token is null and not d.suspect and d.due_at <= now()
+	                   order by d.due_at limit 1) o),
 	             (select d.due_at from delivery d where d.consumer_id = c.id and d.lease_token is null and d.suspect and d.due_at <= now()
 	               order by d.due_at limit 1)) as oldest_due_at,
 	       (select count(*) from (

@@ -120,7 +120,7 @@ func TestPressureOnAnOrganizationIsItsOwnWorkThatIsDue(t *testing.T) {
 		},
 		"a disabled subscription": {"update webhook_subscriptions set enabled = false", "update webhook_subscriptions set enabled = true"},
 		"a paused order of all": {
-			"insert into paused_lane (organization_id, consumer_id, destination, lane, actor_name) select organization_id, consumer_id, destination, 1, 'ana' from delivery where destination <> '00000000-0000-0000-0000-000000000000' limit 1",
+			"insert into paused_lane (organization_id, consumer_id, destination, lane, reason, actor_name) select organization_id, consumer_id, destination, 1, 'a look', 'ana' from delivery where destination <> '00000000-0000-0000-0000-000000000000' limit 1",
 			"delete from paused_lane",
 		},
 		"what waits for its next attempt": {"update delivery set due_at = due_at + interval '1 hour'", "update delivery set due_at = due_at - interval '1 hour'"},

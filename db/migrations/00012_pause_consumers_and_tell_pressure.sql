@@ -84,15 +84,16 @@ begin
             select s.id from webhook_subscriptions s
              where c.name = 'webhook-dispatch-worker' and s.organization_id = p_organization_id and s.deleted_at is null and s.enabled
          ) t
+         cross join (values (true), (false)) k (interactive)
          cross join lateral (
             (select from delivery d
-              where d.consumer_id = c.id and d.organization_id = p_organization_id and d.destination = t.id
+              where d.consumer_id = c.id and d.interactive = k.interactive and d.organization_id = p_organization_id and d.destination = t.id
                 and d.lease_token is null and not d.suspect and d.due_at <= now()
               order by d.organization_id, d.destination, d.due_at
               limit c_high)
             union all
             (select from delivery d
-              where d.consumer_id = c.id and d.organization_id = p_organization_id and d.destination = t.id
+              where d.consumer_id = c.id and d.interactive = k.interactive and d.organization_id = p_organization_id and d.destination = t.id
                 and d.lease_token is null and not d.suspect and d.due_at = 'infinity'
               order by d.organization_id, d.destination, d.due_at
               limit c_high)
