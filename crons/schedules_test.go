@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,10 +68,10 @@ func TestSchedulesOutliveFailuresAndLogThemOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
-		tries := 0
+		var tried atomic.Int64
 		stop := runSchedules(t, &Schedules{
 			Fire: func(context.Context) (db.Firing, error) {
-				tries++
+				tries := tried.Add(1)
 				switch {
 				case tries%2 == 0 && tries < 20:
 					panic("broken")
@@ -89,12 +90,12 @@ func TestSchedulesOutliveFailuresAndLogThemOnce(t *testing.T) {
 			Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		pass(time.Minute)
-		if tries < 6 || tries > 7 {
+		if tries := tried.Load(); tries < 6 || tries > 7 {
 			t.Errorf("tried %d times in the first minute, want waits that double", tries)
 		}
 		pass(20 * time.Minute)
 		stop()
-		if tries < 23 {
+		if tries := tried.Load(); tries < 23 {
 			t.Errorf("tried %d times, want the schedules fired after the failures", tries)
 		}
 		for text, want := range map[string]int{"schedules cannot be fired": 1, "schedule cannot be fired": 1, "cron=bad": 1, "left_out=7": 1} {
