@@ -1,6 +1,6 @@
 # `make` lists the targets. Everything built for them is in bin/ and .cache/.
 .DEFAULT_GOAL := help
-.PHONY: help run build test generate fmt lint verify verify-code verify-generated bench cover e2e screenshots templ FORCE
+.PHONY: help run build test generate fmt lint verify verify-code verify-generated bench bench-peers soak cover e2e screenshots templ FORCE
 
 CACHE := .cache/bin
 TOOLS := $(CACHE)/.tools
@@ -70,10 +70,21 @@ verify-generated:
 	@$(MAKE) --no-print-directory generate
 	@for f in $(GENERATED); do diff -u .cache/was/$$f $$f || { echo "run make generate and commit the result" >&2; exit 1; }; done
 
-bench: $(WITHPG) ## Measure emission, relay, claiming with settling, and the list of dead letters
+bench: $(WITHPG) ## Measure emission, relay, claiming with settling, fairness, and the list of dead letters
 	@.ci/deps generate
-	$(WITHPG) -durable go test -run '^$$' -bench . -count=3 ./db
+	$(WITHPG) -durable go test -run '^$$' -bench . -skip FairnessP95 -count=3 ./db
+	$(WITHPG) -durable go test -run '^$$' -bench FairnessP95 ./db
 	$(WITHPG) -durable go test -run '^$$' -bench . ./web/admin
+
+KILLS ?= 200
+soak: $(WITHPG) ## Kill workers under load two hundred times (KILLS), and try the properties of the bus at length
+	@.ci/deps test
+	CGO_ENABLED=1 $(WITHPG) go test -race -count=1 -v -timeout 2h ./db -run 'TestKilledWorkers|TestProperty' -kills $(KILLS) -rapid.checks 500
+	CGO_ENABLED=1 go test -race -count=1 -v ./bus/bustest -run TestProperty -rapid.checks 20000
+
+bench-peers: ## Measure deskcomm, other queues and the limits of Postgres in turns, into .cache/peers; takes an hour
+	@.ci/deps generate
+	PEERS_BUILD='$(CURDIR)/.cache/peers' bench/run.sh $(or $(REPS),3)
 
 cover: $(WITHPG) ## Measure what the tests reach, into .cache/cover.out
 	@.ci/deps generate

@@ -34,9 +34,15 @@ type cli struct {
 	Token        tokenCmd        `cmd:"" help:"Create, list and revoke API tokens."`
 	Migrate      migrateCmd      `cmd:"" help:"Change the database schema."`
 	Emit         emitCmd         `cmd:"" help:"Emit one event."`
+	Enqueue      enqueueCmd      `cmd:"" help:"Enqueue a job: a command for now or for a day to come."`
+	Jobs         jobsCmd         `cmd:"" help:"Cancel jobs."`
+	Schedules    schedulesCmd    `cmd:"" help:"Create, list, change, pause, resume and delete stored schedules."`
 	Events       eventsCmd       `cmd:"" help:"List and show events."`
 	DLQ          dlqCmd          `cmd:"" name:"dlq" help:"List, replay and discard dead deliveries."`
+	Lanes        lanesCmd        `cmd:"" help:"List and steer what is delivered in order."`
+	Consumers    consumersCmd    `cmd:"" help:"List, pause and resume consumers; give them events of the past."`
 	Webhooks     webhooksCmd     `cmd:"" help:"Try out webhooks."`
+	Bench        benchCmd        `cmd:"" help:"Measure this installation, in a database of its own."`
 	Secrets      secretsCmd      `cmd:"" help:"Make the secrets that containers share."`
 	Healthcheck  healthcheckCmd  `cmd:"" help:"Exit 0 when the running server is ready."`
 	Version      versionCmd      `cmd:"" help:"Print the version."`
@@ -154,6 +160,9 @@ func plainly(err error) string {
 func exitCode(err error) int {
 	if _, ok := errors.AsType[*bus.FieldError](err); ok {
 		return exitUsage
+	}
+	if _, ok := errors.AsType[*db.BlockedError](err); ok {
+		return exitRefused
 	}
 	for _, refusal := range []error{bus.ErrConflict, bus.ErrNotFound, errNoData} {
 		if errors.Is(err, refusal) {

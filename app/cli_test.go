@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -36,6 +37,15 @@ func TestCommandsRefuseWhatBreaksARuleAndChangeNothing(t *testing.T) {
 		"suspending nobody":              {[]string{"organization", "suspend", unknown}, 3, "no such organization"},
 		"reactivating an active one":     {[]string{"organization", "reactivate", org}, 3, "state"},
 		"an organization without a name": {[]string{"organization", "create", " "}, 2, "name"},
+		"a job that is a fact":           {[]string{"enqueue", "lead.won", "--organization", org}, 2, "command"},
+		"a job of an unknown type":       {[]string{"enqueue", "export_requested", "--organization", org}, 2, "command"},
+		"a job at a strange time":        {[]string{"enqueue", "custom.a_requested", "--organization", org, "--not-before", "soon"}, 2, "not_before"},
+		"a job after 400 days":           {[]string{"enqueue", "custom.a_requested", "--organization", org, "--not-before", "401d"}, 2, "not_before"},
+		"cancelling an unknown job":      {[]string{"jobs", "cancel", unknown, "--organization", org, "--reason", "x"}, 3, "no such job"},
+		"a schedule that is unreadable":  {[]string{"schedules", "create", "s", "custom.a_requested", "--organization", org, "--expression", "daily"}, 2, "expression"},
+		"a schedule of no zone":          {[]string{"schedules", "create", "s", "custom.a_requested", "--organization", org, "--expression", "@daily", "--zone", "Brasilia"}, 2, "zone"},
+		"pausing an unknown schedule":    {[]string{"schedules", "pause", "s", "--organization", org}, 3, "no such schedule"},
+		"deleting an unknown schedule":   {[]string{"schedules", "delete", "s", "--organization", org}, 3, "no such schedule"},
 		"an unknown command":             {[]string{"frobnicate"}, 2, "frobnicate"},
 		"an unknown flag":                {[]string{"version", "--frobnicate"}, 2, "frobnicate"},
 	}
@@ -188,5 +198,46 @@ func TestSetupLinkIsPrintedUntilThereIsAUserAndOpensAPage(t *testing.T) {
 	p.signal(syscall.SIGTERM)
 	if again := in.serve(); strings.Contains(again.log.String(), "/admin/setup") {
 		t.Error("a setup link is printed although there is a user")
+	}
+}
+
+func TestJobsAndSchedulesAreMadeAndEndedByCommands(t *testing.T) {
+	t.Parallel()
+	in := onShared(t)
+	org, _ := in.setUp()
+	job := in.runJSON("", "enqueue", "custom.export_requested", "--organization", org, "--not-before", "7d", "--singleton-key", "k", "--payload", `{"n":1}`)
+	again := in.runJSON("", "enqueue", "custom.export_requested", "--organization", org, "--singleton-key", "k")
+	if job["kept"] != false || again["kept"] != true || again["id"] != job["id"] || again["not_before"] != job["not_before"] {
+		t.Errorf("enqueued %v and %v, want one job", job, again)
+	}
+	at, err := time.Parse(time.RFC3339, job["not_before"].(string))
+	if wait := time.Until(at); err != nil || wait < 167*time.Hour || wait > 168*time.Hour {
+		t.Errorf("not_before = %v, %v, want a week from now", job["not_before"], err)
+	}
+	if _, errs, code := in.run("", "enqueue", "custom.export_requested", "--organization", org, "--singleton-key", "k", "--policy", "refuse"); code != 3 {
+		t.Errorf("refuse = exit %d: %s", code, errs)
+	}
+	for _, want := range []int{0, 3} {
+		if _, errs, code := in.run("", "jobs", "cancel", job["id"].(string), "--organization", org, "--reason", "paid"); code != want {
+			t.Errorf("jobs cancel = exit %d, want %d: %s", code, want, errs)
+		}
+	}
+
+	made := in.runJSON("", "schedules", "create", "report", "custom.report_requested", "--organization", org, "--expression", "0 9 * * 1-5", "--missed", "skip")
+	if made["zone"] != "America/Sao_Paulo" || made["missed"] != "skip" || !strings.HasSuffix(made["next_at"].(string), "T12:00:00Z") {
+		t.Errorf("made = %v, want one that is due at nine in São Paulo", made)
+	}
+	paused := in.runJSON("", "schedules", "pause", "report", "--organization", org)
+	if paused["enabled"] != false || paused["next_at"] != nil {
+		t.Errorf("paused = %v", paused)
+	}
+	in.runJSON("", "schedules", "change", "report", "--organization", org, "--expression", "@every 90m", "--zone", "UTC")
+	in.runJSON("", "schedules", "resume", "report", "--organization", org)
+	items := in.runJSON("", "schedules", "list", "--organization", org)["items"].([]any)
+	if len(items) != 1 || items[0].(map[string]any)["revision"] != 2.0 || items[0].(map[string]any)["enabled"] != true {
+		t.Errorf("schedules = %v, want the changed one", items)
+	}
+	if out, errs, code := in.run("", "schedules", "delete", "report", "--organization", org); code != 0 {
+		t.Errorf("schedules delete = exit %d: %s%s", code, out, errs)
 	}
 }

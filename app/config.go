@@ -106,9 +106,9 @@ func (c Common) logger(w io.Writer) *slog.Logger {
 		}
 	}
 	if format == "text" {
-		return slog.New(slog.NewTextHandler(w, opts))
+		return slog.New(newSeldom(slog.NewTextHandler(w, opts)))
 	}
-	return slog.New(slog.NewJSONHandler(w, opts))
+	return slog.New(newSeldom(slog.NewJSONHandler(w, opts)))
 }
 
 // secretFiles lets each secret also come from the file that its variable with

@@ -32,3 +32,14 @@ func TestJobsAreThoseOfTheOperationsManual(t *testing.T) {
 		t.Errorf("jobs in docs/OPERATIONS.md (-program +manual):\n%s", diff)
 	}
 }
+
+func TestTheRoleCronFiresSchedules(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for _, l := range (&server{config: ServerConfig{Roles: []string{"cron"}}}).loops() {
+		names = append(names, l.name)
+	}
+	if diff := cmp.Diff([]string{"cron", "schedules"}, names); diff != "" {
+		t.Errorf("loops of the role (-want +got):\n%s", diff)
+	}
+}

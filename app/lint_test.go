@@ -20,7 +20,7 @@ import (
 const modulePath = "github.com/deskcomm/deskcomm/"
 
 const (
-	pgx     = "github.com/jackc/pgx/v5"
+	pgxPath = "github.com/jackc/pgx/v5"
 	goose   = "github.com/pressly/goose/v3"
 	cron    = "github.com/robfig/cron/v3"
 	huma    = "github.com/danielgtaylor/huma/v2"
@@ -39,16 +39,16 @@ var imports = map[string]struct{ allowed, forbidden []string }{
 		forbidden: []string{cron, goose, huma, chi, kong, templ, otelSDK, "testing"},
 	},
 	"app": {
-		allowed:   []string{"web", "handlers", "crons", "db", "bus", pgx, kong, otelSDK},
+		allowed:   []string{"web", "handlers", "crons", "db", "bus", pgxPath, kong, otelSDK},
 		forbidden: []string{cron, goose, huma, chi, templ, "db/dbtest", "bus/bustest", "testing"},
 	},
 	"web": {
 		allowed:   []string{"db", "bus", "net/http", chi},
-		forbidden: []string{"app", "handlers", "crons", pgx, pgx + "/pgxpool", goose, huma, kong, templ, otelSDK, "db/dbtest", "testing"},
+		forbidden: []string{"app", "handlers", "crons", pgxPath, pgxPath + "/pgxpool", goose, huma, kong, templ, otelSDK, "db/dbtest", "testing"},
 	},
 	"web/api": {
 		allowed:   []string{huma, chi},
-		forbidden: []string{pgx, templ, "testing"},
+		forbidden: []string{pgxPath, templ, "testing"},
 	},
 	"web/admin": {
 		allowed:   []string{templ, chi},
@@ -59,26 +59,26 @@ var imports = map[string]struct{ allowed, forbidden []string }{
 	},
 	"handlers": { // an area
 		allowed:   []string{"db", "bus", "net/http", "handlers/outhttp"},
-		forbidden: []string{"app", "web", "crons", "handlers", "handlers/webhook", pgx, cron, huma, chi, kong, templ, otelSDK, "testing"},
+		forbidden: []string{"app", "web", "crons", "handlers", "handlers/webhook", pgxPath, cron, huma, chi, kong, templ, otelSDK, "testing"},
 	},
 	"handlers/outhttp": {
 		forbidden: []string{"handlers/webhook"},
 	},
 	"crons": {
 		allowed:   []string{"db", "bus", cron},
-		forbidden: []string{"app", "web", "handlers", pgx, otelSDK, "testing"},
+		forbidden: []string{"app", "web", "handlers", pgxPath, otelSDK, "testing"},
 	},
 	"db": {
-		allowed:   []string{"bus", pgx, goose},
+		allowed:   []string{"bus", pgxPath, goose},
 		forbidden: []string{"app", "web", "handlers", "crons", cron, chi, otelSDK, "testing"},
 	},
 	"db/dbtest": {
-		allowed: []string{"testing", pgx},
+		allowed: []string{"testing", pgxPath},
 	},
 	"bus": {
 		allowed: []string{"bus/errs", "net/url", "github.com/google/uuid", "golang.org/x/sync/errgroup"},
 		forbidden: []string{
-			"app", "web", "handlers", "crons", "db", pgx, chi, otelSDK, "golang.org/x/sys/unix", "testing",
+			"app", "web", "handlers", "crons", "db", pgxPath, chi, otelSDK, "golang.org/x/sys/unix", "testing",
 		},
 	},
 	"bus/bustest": {

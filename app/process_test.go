@@ -169,6 +169,17 @@ func (l *transcript) String() string {
 // serve starts a server on a free port and waits until it is ready.
 func (in install) serve(env ...string) *process {
 	in.Helper()
+	p := in.start(env...)
+	dbtest.Eventually(in.T, "the server is ready", func() bool {
+		status, _ := p.call("GET", "/readyz", "", nil)
+		return status == http.StatusOK
+	})
+	return p
+}
+
+// start starts a server on a free port and waits until it listens.
+func (in install) start(env ...string) *process {
+	in.Helper()
 	in.env = append(append([]string{}, in.env...), env...)
 	p := &process{install: in, log: &transcript{}, done: make(chan error, 1)}
 	p.cmd = in.command("serve", "--addr", "127.0.0.1:0")
@@ -205,10 +216,6 @@ func (in install) serve(env ...string) *process {
 	case <-in.Context().Done():
 		in.Fatal("the test ended before the server was ready")
 	}
-	dbtest.Eventually(in.T, "the server is ready", func() bool {
-		status, _ := p.call("GET", "/readyz", "", nil)
-		return status == http.StatusOK
-	})
 	return p
 }
 
@@ -252,6 +259,11 @@ func (p *process) signal(s os.Signal) int {
 // call makes one API request and returns the status and the JSON of the answer.
 func (p *process) call(method, path, token string, body any) (int, map[string]any) {
 	p.Helper()
+	return p.do(p.request(method, path, token, body))
+}
+
+func (p *process) request(method, path, token string, body any) *http.Request {
+	p.Helper()
 	var reader io.Reader
 	switch b := body.(type) {
 	case nil:
@@ -274,7 +286,7 @@ func (p *process) call(method, path, token string, body any) (int, map[string]an
 	if reader != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	return p.do(req)
+	return req
 }
 
 func (p *process) do(req *http.Request) (int, map[string]any) {

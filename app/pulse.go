@@ -2,13 +2,13 @@ package app
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/deskcomm/deskcomm/bus"
+	"github.com/deskcomm/deskcomm/web"
 )
 
 // leastStale is how long a loop may go at least without a sign of life before the
@@ -43,7 +43,7 @@ func (p *pulse) check(context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stopping {
-		return errors.New("stopping")
+		return web.ReasonError("stopping")
 	}
 	var still []string
 	for name, at := range p.beats {
@@ -55,7 +55,7 @@ func (p *pulse) check(context.Context) error {
 		return nil
 	}
 	slices.Sort(still)
-	return fmt.Errorf("no sign of life from: %v", still)
+	return web.ReasonError("no sign of life from " + strings.Join(still, ", "))
 }
 
 // watchStep makes a successful step of a loop a beat.

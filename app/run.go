@@ -11,6 +11,7 @@ import (
 
 	"github.com/deskcomm/deskcomm/bus"
 	"github.com/deskcomm/deskcomm/crons"
+	"github.com/deskcomm/deskcomm/db"
 )
 
 const (
@@ -78,23 +79,36 @@ func (s *server) run(ctx context.Context) error {
 
 // loops lists what this process runs for its roles.
 func (s *server) loops() []loop {
-	var list []loop
+	list := []loop{{"handlers", s.keepRegistering}}
 	if s.config.has("relay") {
-		relay := &bus.Relay{
-			Step: s.pulse.watchStep("relay", s.store.Relay), Poll: poll, Wake: s.relayWake,
-			Drain: func() { nudge(s.drainWake) }, Logger: s.logger,
-		}
-		list = append(list, loop{"relay", relay.Run})
+		list = append(list, loop{"relay", s.whenRegistered(s.relay)})
 	}
 	if s.config.has("worker") {
-		drainer := &bus.Drainer{
-			Log: s.pulse.watchLog("worker", s.store), Handlers: s.handlers, Poll: poll, Wake: s.drainWake,
-			Grace: grace, Logger: s.logger,
-		}
-		list = append(list, loop{"worker", drainer.Run})
+		list = append(list, loop{"worker", s.whenRegistered(s.work)})
 	}
 	if s.config.has("cron") {
 		list = append(list, loop{"cron", func(ctx context.Context) error { return crons.Run(ctx, s.logger, s.jobs()) }})
+		schedules := &crons.Schedules{
+			Fire:  func(ctx context.Context) (db.Firing, error) { return s.store.FireSchedule(ctx, crons.Next) },
+			Until: s.store.UntilNextFire, Logger: s.logger,
+		}
+		list = append(list, loop{"schedules", schedules.Run})
 	}
 	return list
+}
+
+func (s *server) relay(ctx context.Context) error {
+	relay := &bus.Relay{
+		Step: s.pulse.watchStep("relay", s.store.Relay), Poll: poll, Wake: s.relayWake,
+		Drain: func() { nudge(s.drainWake) }, Logger: s.logger,
+	}
+	return relay.Run(ctx)
+}
+
+func (s *server) work(ctx context.Context) error {
+	drainer := &bus.Drainer{
+		Log: s.pulse.watchLog("worker", s.store), Handlers: s.handlers, Poll: poll, Wake: s.drainWake,
+		Grace: grace, Logger: s.logger,
+	}
+	return drainer.Run(ctx)
 }

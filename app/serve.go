@@ -61,7 +61,7 @@ func (s serveCmd) Run(ctx context.Context, con console, c *Common) (err error) {
 
 	srv := &server{
 		config: s.ServerConfig, logger: logger, where: where, listener: listener, policy: policy, version: con.version,
-		pulse:     pulse{stale: s.Lease},
+		pulse: pulse{stale: s.Lease}, registered: newRegistration(),
 		relayWake: make(chan struct{}, 1), drainWake: make(chan struct{}, 1),
 	}
 	if err := srv.prepare(ctx, key); err != nil {
@@ -86,11 +86,12 @@ type server struct {
 	policy   urlpolicy.Policy
 	version  string
 
-	store     *db.DB
-	handlers  []bus.Handler
-	pulse     pulse
-	relayWake chan struct{}
-	drainWake chan struct{}
+	store      *db.DB
+	handlers   []bus.Handler
+	registered *registration
+	pulse      pulse
+	relayWake  chan struct{}
+	drainWake  chan struct{}
 }
 
 // prepare brings the database to where the loops can start.
@@ -112,7 +113,6 @@ func (s *server) prepare(ctx context.Context, key []byte) error {
 		store.CheckSchema,
 		store.ClaimMasterKey,
 		store.EnsurePartitions,
-		s.register,
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -120,19 +120,10 @@ func (s *server) prepare(ctx context.Context, key []byte) error {
 			return err
 		}
 	}
+	// Before the first request: what is emitted before a reader is known is not for
+	// it. A failure ends nothing: events are taken, and wait.
+	s.register(ctx)
 	return nil
-}
-
-// register tells the database who reads what.
-func (s *server) register(ctx context.Context) error {
-	if err := bus.CheckHandlers(s.handlers); err != nil {
-		return err
-	}
-	consumers := make([]bus.Consumer, len(s.handlers))
-	for i, h := range s.handlers {
-		consumers[i] = h.Consumer()
-	}
-	return s.store.RegisterConsumers(ctx, consumers)
 }
 
 // jobs is what runs by the clock.
@@ -149,7 +140,8 @@ func (s *server) httpServer() *http.Server {
 	proxies, _ := s.config.proxies() // checked at the start
 	handler := web.New(web.Options{
 		DB: s.store, Policy: s.policy, Logger: s.logger, PublicURL: s.config.PublicURL, Proxies: proxies,
-		Inbound: inbound.New(s.store, s.logger), Ready: s.pulse.check, ProbesOnly: !s.config.has("api"),
+		Inbound: inbound.New(s.store, s.logger), ProbesOnly: !s.config.has("api"),
+		Checks: map[string]func(context.Context) error{"handlers": s.registered.check, "loops": s.pulse.check},
 	})
 	return &http.Server{
 		Handler:           handler,

@@ -28,6 +28,10 @@ type Delivery struct {
 	Consumer string
 	Event    Event
 
+	// Interactive is whether somebody waits for what is told, by the event's type.
+	// All else is bulk. It decides what is claimed first, and nothing else.
+	Interactive bool
+
 	Attempt     int // number of this try over the whole life of the delivery, from 1
 	Budgeted    int // number of this try since the last replay, from 1
 	MaxAttempts int // tries that a delivery of this consumer has before it is dead

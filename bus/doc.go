@@ -34,9 +34,24 @@
 // with [EffectOnce] is never repeated without the word of its handler, of what it
 // is reconciled with, or of a person.
 //
+// What somebody waits for is interactive, by its type, and is claimed before the
+// rest, which is bulk; it has a few slots of its own. Shares of slots come before
+// classes, and an eighth of the slots goes to bulk while both are due.
+//
 // # What is not
 //
 // The bus does not make an outside effect happen exactly once; it gives
 // every attempt of a delivery the same identity and leaves the rest to the
-// receiver. Events are not delivered in order; every event carries its place (seq).
+// receiver.
+//
+// # Order
+//
+// Every event carries its place (seq). A consumer is given events in that order
+// where it asks for it, see [Ordering]: with [OrderingKey] those that share an
+// order_key, and with [OrderingStrict] all of an organization and destination, are
+// in a lane, in which one delivery is handled at a time. The first of a lane that
+// waits for another try keeps those behind it waiting, and no other lane; when it
+// ends, in whatever way, the next one follows at once. What a person replays comes
+// back as the next of its lane, after later ones that have been handled
+// meanwhile. What is in no lane is handled in any order.
 package bus

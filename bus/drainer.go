@@ -106,13 +106,14 @@ func (r *run) cutOff(ctx, work context.Context, stopWork func()) {
 }
 
 // claimLoop looks for due work when woken, when a slot becomes free while more
-// is due, and at least every Poll. After a failure it rests for a Poll, whoever
+// is due, and at least every Poll. After failures it rests, ever longer and whoever
 // wakes it. A claim that is under way when ctx ends is waited for: what it
 // leased would be nobody's.
 func (r *run) claimLoop(ctx, work context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	wake, freed := r.Wake, (<-chan struct{})(r.freed)
+	rest := Backoff{First: r.Poll}
 	for {
 		select {
 		case <-ctx.Done():
@@ -129,10 +130,12 @@ func (r *run) claimLoop(ctx, work context.Context) {
 		case err != nil:
 			r.Logger.ErrorContext(ctx, "claim deliveries", "error", err)
 			wake, freed = nil, nil
-			timer.Reset(r.Poll)
+			timer.Reset(rest.Next())
 		case more:
+			rest.Reset()
 			timer.Reset(0)
 		default:
+			rest.Reset()
 			timer.Reset(r.Poll)
 		}
 	}
@@ -154,9 +157,9 @@ func (r *run) claimOnce(work context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	got := make(map[string][]Key, len(wants))
+	got := make(map[string]granted, len(wants))
 	for _, d := range claimed { // each copied: a slow one must not keep the payloads of the others
-		got[d.Consumer] = append(got[d.Consumer], d.Key)
+		got[d.Consumer] = got[d.Consumer].with(&d)
 		r.start(work, &d)
 	}
 	more := false

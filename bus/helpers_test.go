@@ -165,4 +165,6 @@ func (l *logbook) String() string {
 	return l.buf.String()
 }
 
+func (l *logbook) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
 func (l *logbook) count(text string) int { return strings.Count(l.String(), text) }

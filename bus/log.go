@@ -32,26 +32,33 @@ type Claim struct {
 	Suspect bool // one of them may be a suspect
 }
 
-// Want asks for up to Limit deliveries of a consumer, and for up to Overflow more
-// of organizations that have less than Share in hand.
+// Want asks for up to Limit deliveries of a consumer, for up to Express more that
+// are interactive, and for up to Overflow more of organizations that have less
+// than Share in hand.
 //
 // While several organizations have due work, none gets more than makes up Share
-// with what it has in hand; the one that is alone may get all of Limit. Of what
-// an organization may have, one destination gets at most half while another of
-// them has due work. Organizations with the least in hand come first, and among
-// those the next after After.
+// with what it has in hand, of both classes; the one that is alone may get all of
+// Limit and Express. Of what an organization may have, one destination gets at
+// most half while another of them has due work.
+//
+// Within that, interactive deliveries come before bulk ones, but for as many bulk
+// ones as Bulk, which come first. In each class, organizations with the least in
+// hand come first, and among those the next after After or AfterInteractive.
 type Want struct {
-	Consumer string
-	Limit    int
-	Overflow int
-	Side     int // part of Overflow for a destination whose organization has its share used up by another destination
-	Share    int // 0 is no bound
-	After    uuid.UUID
-	InHand   []InHand
+	Consumer         string
+	Limit            int
+	Express          int
+	Overflow         int
+	Side             int // part of Overflow for a destination whose organization has its share used up by another destination
+	Share            int // 0 is no bound, and Limit all there is
+	Bulk             int
+	After            uuid.UUID // of bulk
+	AfterInteractive uuid.UUID
+	InHand           []InHand
 }
 
 // InHand is how many deliveries for a destination of an organization are being
-// handled.
+// handled, of both classes.
 type InHand struct {
 	OrgID       uuid.UUID
 	Destination uuid.UUID

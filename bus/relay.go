@@ -16,12 +16,12 @@ type Relay struct {
 	Logger *slog.Logger
 }
 
-// Run relays until ctx ends and returns nil. After a failure it rests for a Poll,
-// whoever wakes it.
+// Run relays until ctx ends and returns nil. After failures it rests, ever longer
+// and whoever wakes it.
 func (r *Relay) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	wake := r.Wake
+	wake, rest := r.Wake, Backoff{First: r.Poll}
 	for {
 		select {
 		case <-ctx.Done():
@@ -37,11 +37,13 @@ func (r *Relay) Run(ctx context.Context) error {
 		case err != nil:
 			r.Logger.ErrorContext(ctx, "relay events", "error", err)
 			wake = nil
-			timer.Reset(r.Poll)
+			timer.Reset(rest.Next())
 		case n > 0:
+			rest.Reset()
 			r.Drain()
 			timer.Reset(0)
 		default:
+			rest.Reset()
 			timer.Reset(r.Poll)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 const (
 	settleBatch = 500              // verdicts written by one statement
-	settleRetry = time.Second      // wait after a failed write
+	settleRetry = time.Second      // wait after the first failed write
 	refusedWait = 30 * time.Second // longest wait between two tries to write what was refused
 	settleGrace = 5 * time.Second  // bound of the last writes, from the end of the last handler
 )
@@ -48,7 +48,7 @@ func (r *run) collect(first Settlement) []Settlement {
 // less often: they must not keep the others.
 func (r *run) settle(ctx context.Context, batch []Settlement) {
 	err := r.write(ctx, batch)
-	for errors.Is(err, ErrUnavailable) && rest(ctx, settleRetry) {
+	for away := (Backoff{First: settleRetry}); errors.Is(err, ErrUnavailable) && rest(ctx, away.Next()); {
 		err = r.write(ctx, batch)
 	}
 	half := len(batch) / 2
@@ -60,7 +60,7 @@ func (r *run) settle(ctx context.Context, batch []Settlement) {
 		r.settle(ctx, batch[half:])
 	default:
 		r.refused.Go(func() {
-			for wait := settleRetry; err != nil && rest(ctx, wait); wait = min(2*wait, refusedWait) {
+			for again := (Backoff{First: settleRetry, Most: refusedWait}); err != nil && rest(ctx, again.Next()); {
 				err = r.write(ctx, batch)
 			}
 			r.settled(ctx, batch, err)
@@ -141,27 +141,35 @@ func (s Settlement) attrs() []any {
 }
 
 // heartbeat renews the leases of the work in hand three times in their length
-// and cancels the handlers of those that were lost.
+// and cancels the handlers of those that were lost. What fails is tried again
+// sooner: a database that was away for a moment must not cost the leases.
 func (r *run) heartbeat(ctx context.Context) {
 	interval := r.Log.LeaseTime() / 3
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
+	timer := time.NewTimer(interval)
+	defer timer.Stop()
+	again := Backoff{First: min(interval, settleRetry), Most: min(interval, MostBackoff)}
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
-			r.extend(ctx, interval)
+		case <-timer.C:
 		}
+		began := time.Now()
+		if err := r.extend(ctx, interval); err != nil {
+			timer.Reset(again.Next())
+			continue
+		}
+		again.Reset()
+		timer.Reset(interval - time.Since(began)) // a slow renewal must not put off the next
 	}
 }
 
 // extend renews once. It gives up within the interval: a connection that hangs
 // must leave time for another try before the leases run out.
-func (r *run) extend(ctx context.Context, interval time.Duration) {
+func (r *run) extend(ctx context.Context, interval time.Duration) error {
 	leases := r.inflight.leases()
 	if len(leases) == 0 {
-		return
+		return nil
 	}
 	bounded, cancel := context.WithTimeout(ctx, interval)
 	defer cancel()
@@ -172,6 +180,7 @@ func (r *run) extend(ctx context.Context, interval time.Duration) {
 	for _, l := range lost {
 		r.inflight.cancel(l)
 	}
+	return err
 }
 
 // inflight is the set of deliveries that this process holds.

@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"bytes"
 	"sync"
 
 	"github.com/google/uuid"
@@ -9,20 +8,19 @@ import (
 
 // consumerSlots is one consumer's handler and its slots. Beside those of its
 // concurrency it has a few that only organizations below their share get, so
-// that one whose work hangs in all the others keeps nobody waiting.
+// that one whose work hangs in all the others keeps nobody waiting, and a few
+// that only interactive deliveries get, the express slots.
 type consumerSlots struct {
-	handler  Handler
-	consumer Consumer
-	mu       sync.Mutex
-	busy     int
-	inHand   map[flow]int
-	after    uuid.UUID // the organization whose turn was the last
-	hungry   bool      // the last claim left out what its limits did not allow, so more may be due
-	released bool      // a slot became free since the last claim was asked for
+	handler     Handler
+	consumer    Consumer
+	mu          sync.Mutex
+	bulk        int // how many are in hand of each class
+	interactive int
+	inHand      map[flow]int
+	last        turns
+	hungry      bool // the last claim left out what its limits did not allow, so more may be due
+	released    bool // a slot became free since the last claim was asked for
 }
-
-// flow is whom a delivery is for.
-type flow struct{ org, destination uuid.UUID }
 
 func newSlots(h Handler) *consumerSlots {
 	return &consumerSlots{handler: h, consumer: h.Consumer(), inHand: make(map[flow]int)}
@@ -41,25 +39,40 @@ func (s *consumerSlots) share() int { return (s.consumer.Concurrency + 3) / 4 }
 // least is never for a destination beside a greedy one, so that there are two.
 func (s *consumerSlots) overflow() int { return max(s.share(), 2) }
 
-func (s *consumerSlots) all() int { return s.consumer.Concurrency + s.overflow() }
+// express is how many slots more there are for interactive deliveries: a quarter.
+func (s *consumerSlots) express() int { return s.share() }
+
+// bulkFirst is how many slots are for bulk while interactive deliveries are due
+// too: an eighth.
+func (s *consumerSlots) bulkFirst() int { return max(s.consumer.Concurrency/8, 1) }
+
+func (s *consumerSlots) all() int { return s.consumer.Concurrency + s.overflow() + s.express() }
+
+// busy is how many slots are in use of the concurrency and the overflow:
+// interactive deliveries fill the express slots before those.
+func (s *consumerSlots) busy() int { return s.bulk + max(s.interactive-s.express(), 0) }
 
 // want is what to ask of a claim, and false when no slot is free.
 func (s *consumerSlots) want() (Want, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.released = false
-	overflow := min(s.overflow(), s.all()-s.busy)
-	if overflow <= 0 {
+	overflow := min(s.overflow(), max(s.consumer.Concurrency+s.overflow()-s.busy(), 0))
+	express := max(s.express()-s.interactive, 0)
+	if overflow+express == 0 {
 		return Want{}, false
 	}
 	w := Want{
-		Consumer: s.consumer.Name,
-		Limit:    min(max(s.consumer.Concurrency-s.busy, 0), claimBatch),
-		Overflow: overflow,
-		Side:     max(overflow-(s.overflow()+1)/2, 0),
-		Share:    s.share(),
-		After:    s.after,
-		InHand:   make([]InHand, 0, len(s.inHand)),
+		Consumer:         s.consumer.Name,
+		Limit:            min(max(s.consumer.Concurrency-s.busy(), 0), claimBatch),
+		Express:          express,
+		Overflow:         overflow,
+		Side:             max(overflow-(s.overflow()+1)/2, 0),
+		Share:            s.share(),
+		Bulk:             max(s.bulkFirst()-s.bulk, 0),
+		After:            s.last.bulk,
+		AfterInteractive: s.last.interactive,
+		InHand:           make([]InHand, 0, len(s.inHand)),
 	}
 	for f, n := range s.inHand {
 		w.InHand = append(w.InHand, InHand{OrgID: f.org, Destination: f.destination, Count: n})
@@ -70,76 +83,49 @@ func (s *consumerSlots) want() (Want, bool) {
 func (s *consumerSlots) take(d *Delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.busy++
-	s.inHand[flow{d.OrgID, d.Destination}]++
+	s.count(d, 1)
 }
 
 // give frees the slot of d and reports whether a claim is worth it.
 func (s *consumerSlots) give(d *Delivery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.busy--
+	s.count(d, -1)
 	s.released = true
+	return s.hungry
+}
+
+func (s *consumerSlots) count(d *Delivery, n int) {
+	if d.Interactive {
+		s.interactive += n
+	} else {
+		s.bulk += n
+	}
 	f := flow{d.OrgID, d.Destination}
-	if s.inHand[f]--; s.inHand[f] == 0 {
+	if s.inHand[f] += n; s.inHand[f] == 0 {
 		delete(s.inHand, f)
 	}
-	return s.hungry
 }
 
 // claimed records what a claim has given of what was wanted, and reports whether
 // more may be due for which there are slots right now.
-func (s *consumerSlots) claimed(w Want, got []Key) bool {
+func (s *consumerSlots) claimed(w Want, got granted) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.after = LastTurn(w.After, got)
-	full := len(got) > 0 && len(got) >= w.Limit
-	s.hungry = full || bounded(w, got)
+	s.last = turns{interactive: LastTurn(w.AfterInteractive, got.interactive), bulk: LastTurn(w.After, got.bulk)}
+	some := len(got.bulk)+len(got.interactive) > 0
+	used := len(got.bulk) + max(len(got.interactive)-w.Express, 0) // not counting express slots
+	full := some && used >= w.Limit
+	s.hungry = full || bounded(w, got) || w.Overflow == 0 // then nothing but interactive ones was asked for
 	switch {
 	case s.hungry && s.released:
 		return true
-	case full && len(got) == w.Limit+w.Overflow:
-		return s.busy < s.all()
+	case full && used == w.Limit+w.Overflow:
+		return s.busy() < s.consumer.Concurrency+s.overflow()
 	default:
-		return full && s.busy < s.consumer.Concurrency
+		return full && s.busy() < s.consumer.Concurrency
 	}
 }
 
-// bounded reports whether somebody has in hand what a share allows, so that the
-// claim may have left out due work of theirs.
-func bounded(w Want, got []Key) bool {
-	orgs, destinations := make(map[uuid.UUID]int), make(map[flow]int)
-	for _, h := range w.InHand {
-		orgs[h.OrgID] += h.Count
-		destinations[flow{h.OrgID, h.Destination}] += h.Count
-	}
-	for _, k := range got {
-		orgs[k.OrgID]++
-		destinations[flow{k.OrgID, k.Destination}]++
-	}
-	for _, n := range orgs {
-		if n >= w.Share {
-			return true
-		}
-	}
-	for f, n := range destinations {
-		if f.destination != uuid.Nil && n >= max(w.Share/2, 1) {
-			return true
-		}
-	}
-	return false
-}
-
-// LastTurn is the last of the organizations of what a claim gave, on the way
-// around the circle from after. The next claim goes on from there.
-func LastTurn(after uuid.UUID, claimed []Key) uuid.UUID {
-	last, wrapped := after, false
-	for _, k := range claimed {
-		org := k.OrgID
-		over := bytes.Compare(org[:], after[:]) <= 0
-		if over && !wrapped || over == wrapped && bytes.Compare(org[:], last[:]) > 0 {
-			last, wrapped = org, over
-		}
-	}
-	return last
-}
+// flow is whom a delivery is for.
+type flow struct{ org, destination uuid.UUID }

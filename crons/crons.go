@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/robfig/cron/v3"
@@ -39,6 +40,31 @@ func Run(ctx context.Context, logger *slog.Logger, jobs []Job) error {
 	<-ctx.Done()
 	<-c.Stop().Done()
 	return nil
+}
+
+// readExpression reads five fields or @every, @daily and the like.
+func readExpression(text string) (rule, error) {
+	// The library takes a zone here too, and panics when nothing follows it.
+	if len(text) > 100 || strings.Contains(text, "TZ=") {
+		return rule{}, errExpression
+	}
+	parsed, err := cron.ParseStandard(text)
+	if err != nil {
+		return rule{}, errExpression
+	}
+	switch s := parsed.(type) {
+	case cron.ConstantDelaySchedule:
+		if s.Delay < time.Minute || s.Delay > 366*24*time.Hour {
+			return rule{}, errExpression
+		}
+		return rule{after: s.Next, elapsed: true}, nil
+	case *cron.SpecSchedule:
+		const allHours = 1<<24 - 1
+		s.Location = time.UTC
+		return rule{after: s.Next, hourly: s.Hour&allHours == allHours}, nil
+	default:
+		return rule{}, errExpression
+	}
 }
 
 // fire runs one job once.

@@ -160,25 +160,37 @@ func (w benchWorld) claimAndSettle(b *testing.B, consumers []string, batch int) 
 	b.ReportMetric(float64(handled)/b.Elapsed().Seconds(), "deliveries/s")
 }
 
-// What the shares cost: a claim of 16 with 4 more, and the claim that knows no
-// shares beside it, in turn. Each lease is given back, outside the measure.
+// What the shares and classes cost: a claim of 16 with 4 express and 4 more, and
+// the claim that knows none beside it, in turn. Each lease is given back, outside
+// the measure.
 func BenchmarkClaimFair(b *testing.B) {
-	cases := map[string][]int{ // what is due for each organization
-		"10k of one":                   {10_000},
-		"100k of one and 1 of another": {100_000, 1},
-		"1000 with 100 each":           slices.Repeat([]int{100}, 1000),
+	cases := map[string]struct {
+		due         []int // for each organization
+		interactive int   // of that of the first
+	}{
+		"10k of one":                             {due: []int{10_000}},
+		"100k of one, 10 of them interactive":    {due: []int{100_000}, interactive: 10},
+		"100k of one and 1 of another":           {due: []int{100_000, 1}},
+		"1000 with 100 each":                     {due: slices.Repeat([]int{100}, 1000)},
+		"1000 with 100 each, 10 are interactive": {due: slices.Repeat([]int{100}, 1000), interactive: 10},
 	}
-	for name, due := range cases {
+	for name, c := range cases {
 		b.Run(name, func(b *testing.B) {
 			w := benchSetup(b)
 			conn := dbtest.Conn(b, w.url)
 			if _, err := conn.Exec(b.Context(), plainClaimSQL); err != nil {
 				b.Fatal(err)
 			}
-			for _, n := range due {
+			for i, n := range c.due {
 				w.backlog(b, conn, n)
+				if i > 0 {
+					continue
+				}
+				if _, err := conn.Exec(b.Context(), "update delivery set interactive = true where seq <= 1000000000 + $1", c.interactive); err != nil {
+					b.Fatal(err)
+				}
 			}
-			want := bus.Want{Consumer: w.consumers[0], Limit: 16, Overflow: 4, Side: 2, Share: 4}
+			want := bus.Want{Consumer: w.consumers[0], Limit: 16, Express: 4, Overflow: 4, Side: 2, Share: 4, Bulk: 2}
 			var fair, plain []time.Duration
 			for b.Loop() {
 				began := time.Now()
@@ -223,7 +235,7 @@ func (w benchWorld) backlog(b *testing.B, conn *pgx.Conn, n int) {
 	}
 }
 
-// plainClaimSQL is the claim without shares.
+// plainClaimSQL is the claim without shares and classes.
 const plainClaimSQL = `
 create function plain_claims(p_consumers text[], p_limits int[], p_suspect boolean, p_lease_time interval)
 returns table (
@@ -314,6 +326,7 @@ begin
             select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
               from delivery d
              where d.consumer_id = w.id
+               and not d.interactive
                and d.lease_token is null
                and not d.suspect
                and d.due_at <= now()

@@ -43,6 +43,11 @@ func (s *subject) Emit(typ bus.Type, n int) []uuid.UUID { return s.EmitTo(s.org,
 
 func (s *subject) NewOrg() uuid.UUID { return dbtest.Org(s.t, s.DB) }
 
+func (s *subject) MakeInteractive(events ...uuid.UUID) {
+	s.t.Helper()
+	s.exec("update delivery set interactive = true where event_id = any ($1)", events)
+}
+
 func (s *subject) Suspend(org uuid.UUID) {
 	s.t.Helper()
 	s.exec("update organizations set status = 'suspended', suspended_at = now() where id = $1", org)

@@ -33,6 +33,8 @@ type DB struct {
 	box     box
 	lease   time.Duration
 	inbound turns
+	watch   *watch
+	gauge   gauge
 	emitted func()
 	due     func()
 }
@@ -56,11 +58,8 @@ func Open(ctx context.Context, url string, opts Options) (*DB, error) {
 		cfg.MaxConns = opts.MaxConns
 	}
 	cfg.ConnConfig.ConnectTimeout = 10 * time.Second
-	pool, err := pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
-		return nil, fmt.Errorf("open database: %w", err)
-	}
-	d := &DB{pool: pool, lease: opts.Lease, emitted: opts.Emitted, due: opts.Due}
+	limitSessions(cfg)
+	d := &DB{watch: &watch{}, lease: opts.Lease, emitted: opts.Emitted, due: opts.Due}
 	if d.lease <= 0 {
 		d.lease = DefaultLease
 	}
@@ -72,15 +71,33 @@ func Open(ctx context.Context, url string, opts Options) (*DB, error) {
 	}
 	if opts.MasterKey != nil {
 		if d.box, err = newBox(opts.MasterKey); err != nil {
-			pool.Close()
 			return nil, err
 		}
 	}
-	if err := d.Ping(ctx); err != nil {
-		pool.Close()
+	err = d.connect(ctx, cfg)
+	if refusesLimits(err) {
+		leaveSessions(cfg)
+		err = d.connect(ctx, cfg)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return d, nil
+}
+
+// connect makes the pool and proves it.
+func (d *DB) connect(ctx context.Context, cfg *pgxpool.Config) error {
+	cfg.ConnConfig.Tracer = tracer{watch: d.watch, giveUp: func() { d.pool.Reset() }}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return fmt.Errorf("open database: %w", err)
+	}
+	d.pool = pool
+	if err := d.Ping(ctx); err != nil {
+		pool.Close()
+		return err
+	}
+	return nil
 }
 
 // Close ends all connections; it waits for those in use.

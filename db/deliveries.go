@@ -28,9 +28,9 @@ func (d *DB) Relay(ctx context.Context) (int, error) {
 }
 
 const claimDeliveriesSQL = `
-	select consumer_id, destination, org_id, lane, seq, token, consumer, attempt, budgeted, max_attempts, suspect, unknown,
+	select consumer_id, destination, org_id, lane, seq, token, consumer, attempt, budgeted, max_attempts, suspect, unknown, interactive,
 	       id, type, entity_kind, entity_id, payload, metadata, created_at
-	  from claim_deliveries(@consumers, @limits, @overflows, @sides, @shares, @after,
+	  from claim_deliveries(@consumers, @limits, @expresses, @overflows, @sides, @shares, @bulks, @after, @after_interactive,
 	           @held_consumers, @held_orgs, @held_destinations, @held, @suspect, @lease_time)`
 
 type claimedRow struct {
@@ -42,6 +42,7 @@ type claimedRow struct {
 	MaxAttempts int
 	Suspect     bool
 	Unknown     bool
+	Interactive bool
 	ID          uuid.UUID
 	Type        bus.Type
 	EntityKind  string
@@ -63,7 +64,7 @@ func (d *DB) Claim(ctx context.Context, c bus.Claim) ([]bus.Delivery, error) {
 	for i, r := range rows {
 		claimed[i] = bus.Delivery{
 			Key: r.Key, ID: bus.DeliveryID(r.ID, r.Consumer, r.Destination), Token: r.Token, Consumer: r.Consumer,
-			Attempt: r.Attempt, Budgeted: r.Budgeted, MaxAttempts: r.MaxAttempts, Suspect: r.Suspect, Unknown: r.Unknown,
+			Attempt: r.Attempt, Budgeted: r.Budgeted, MaxAttempts: r.MaxAttempts, Suspect: r.Suspect, Unknown: r.Unknown, Interactive: r.Interactive,
 			Event: bus.Event{
 				ID: r.ID, OrgID: r.OrgID, Type: r.Type, EntityKind: r.EntityKind, EntityID: r.EntityID,
 				Payload: r.Payload, Metadata: r.Metadata, CreatedAt: r.CreatedAt,
@@ -77,19 +78,22 @@ func (d *DB) Claim(ctx context.Context, c bus.Claim) ([]bus.Delivery, error) {
 // have in hand into more.
 func wantColumns(wants []bus.Want) named {
 	n := len(wants)
-	names, after := make([]string, n), make([]uuid.UUID, n)
-	limits, overflows, sides, shares := make([]int, n), make([]int, n), make([]int, n), make([]int, n)
+	names, after, afterInteractive := make([]string, n), make([]uuid.UUID, n), make([]uuid.UUID, n)
+	limits, expresses, overflows := make([]int, n), make([]int, n), make([]int, n)
+	sides, shares, bulks := make([]int, n), make([]int, n), make([]int, n)
 	heldConsumers, heldOrgs, heldDestinations, held := []string{}, []uuid.UUID{}, []uuid.UUID{}, []int{}
 	for i, w := range wants {
-		names[i], after[i] = w.Consumer, w.After
-		limits[i], overflows[i], sides[i], shares[i] = w.Limit, w.Overflow, w.Side, w.Share
+		names[i], after[i], afterInteractive[i] = w.Consumer, w.After, w.AfterInteractive
+		limits[i], expresses[i], overflows[i] = w.Limit, w.Express, w.Overflow
+		sides[i], shares[i], bulks[i] = w.Side, w.Share, w.Bulk
 		for _, h := range w.InHand {
 			heldConsumers, held = append(heldConsumers, w.Consumer), append(held, h.Count)
 			heldOrgs, heldDestinations = append(heldOrgs, h.OrgID), append(heldDestinations, h.Destination)
 		}
 	}
 	return named{
-		"consumers": names, "limits": limits, "overflows": overflows, "sides": sides, "shares": shares, "after": after,
+		"consumers": names, "limits": limits, "expresses": expresses, "overflows": overflows, "sides": sides, "shares": shares, "bulks": bulks,
+		"after": after, "after_interactive": afterInteractive,
 		"held_consumers": heldConsumers, "held_orgs": heldOrgs, "held_destinations": heldDestinations, "held": held,
 	}
 }

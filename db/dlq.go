@@ -278,8 +278,8 @@ const discardDeadSQL = `
 
 // Discard ends a dead or uncertain delivery for good; the row stays with the reason.
 func (t *OrgTx) Discard(ctx context.Context, id uuid.UUID, reason string) error {
-	if strings.TrimSpace(reason) == "" {
-		return bus.Invalid("reason", "is required")
+	if err := needReason(reason); err != nil {
+		return err
 	}
 	return t.resolve(ctx, discardDeadSQL, "delivery.discarded", id, named{"org_id": t.org, "id": id, "reason": reason})
 }
@@ -306,14 +306,30 @@ func (t *OrgTx) ConfirmDone(ctx context.Context, id uuid.UUID, reason string) er
 
 const deadExistsSQL = `select exists (select from dead_delivery where organization_id = @org_id and delivery_id = @id)`
 
-// resolve runs one person's decision and audits it in the same transaction.
-func (t *OrgTx) resolve(ctx context.Context, sql, action string, id uuid.UUID, args named) error {
-	reason := fmt.Sprint(args["reason"])
+// checkReason checks what a person gives as a reason for what they do.
+func checkReason(reason string) error {
 	if !utf8.ValidString(reason) || strings.ContainsRune(reason, 0) {
 		return bus.Invalid("reason", "must be text")
 	}
 	if utf8.RuneCountInString(reason) > 500 {
 		return bus.Invalid("reason", "must have at most 500 characters")
+	}
+	return nil
+}
+
+// needReason is the same of a reason that is required.
+func needReason(reason string) error {
+	if strings.TrimSpace(reason) == "" {
+		return bus.Invalid("reason", "is required")
+	}
+	return checkReason(reason)
+}
+
+// resolve runs one person's decision and audits it in the same transaction.
+func (t *OrgTx) resolve(ctx context.Context, sql, action string, id uuid.UUID, args named) error {
+	reason := fmt.Sprint(args["reason"])
+	if err := checkReason(reason); err != nil {
+		return err
 	}
 	done, err := one[resolved](ctx, t.tx, sql, args)
 	if err != nil && translate(err) != bus.ErrNotFound { //nolint:errorlint // translate returns the sentinel bare

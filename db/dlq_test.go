@@ -11,7 +11,7 @@ import (
 	"github.com/deskcomm/deskcomm/db/dbtest"
 )
 
-func TestReplayRunsOnlyTheDeadDeliveryAgain(t *testing.T) {
+func TestInvariant15ReplayRunsOnlyTheDeadDeliveryAgain(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	typ := ownType()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 
 	"github.com/jackc/pgx/v5"
@@ -42,11 +43,14 @@ func translate(err error) error {
 		return fmt.Errorf("%w: %s", bus.ErrConflict, pg.ConstraintName)
 	case "22P02", "22P05", "22003", "54000", "54001": // text that jsonb cannot hold
 		return bus.Invalid("payload", "must be JSON that the database can hold: no NUL, no unpaired surrogate, no number beyond 131072 digits, not nested thousands deep")
-	case "53100":
-		return fmt.Errorf("%w: the disk of the database is full", bus.ErrUnavailable)
+	case "55P03", "25P03", "25P04": // a lock was waited for too long, a transaction idled or lasted too long
+		return fmt.Errorf("%w: %w", bus.ErrUnavailable, pg)
+	}
+	if known := trouble(pg.Code); known != nil {
+		return fmt.Errorf("%w: %w", known, pg)
 	}
 	switch pg.Code[:2] {
-	case "08", "40", "53", "57": // connection, rolled back for another's sake, resources, operator intervention
+	case "08", "40", "53", "57", "58": // connection, rolled back for another's sake, resources, operator intervention, the system below
 		return fmt.Errorf("%w: %w", bus.ErrUnavailable, pg) // kept whole: rolledBack reads its code
 	}
 	return err
@@ -82,7 +86,8 @@ func unreachable(err error) bool {
 	}
 	_, connect := errors.AsType[*pgconn.ConnectError](err)
 	_, network := errors.AsType[net.Error](err)
-	return connect || network || errors.Is(err, net.ErrClosed) || pgconn.SafeToRetry(err)
+	cut := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+	return connect || network || cut || pgconn.SafeToRetry(err)
 }
 
 // errConnectionString replaces the driver's complaint about a connection string,

@@ -28,6 +28,7 @@ type Emitted struct {
 	EntityKind string
 	EntityID   uuid.NullUUID
 	CreatedAt  time.Time
+	Pressure   Pressure `db:"-"` // as it was last measured
 }
 
 const emitEventSQL = `select emit_event(@event_type, @entity_kind, @entity_id, @payload::jsonb, @metadata::jsonb, @org_id)`
@@ -45,6 +46,7 @@ func (t *OrgTx) Emit(ctx context.Context, ev NewEvent) (Emitted, error) {
 	}
 	t.emitted = true
 	e, err := one[Emitted](ctx, t.tx, emittedEventSQL, named{"org_id": t.org, "id": id})
+	e.Pressure = t.Pressure()
 	return e, wrap("read emitted event", err)
 }
 

@@ -22,7 +22,8 @@ func TestListsOfTheAPIUseAnIndexUnderRowSecurity(t *testing.T) {
 	for _, name := range []string{
 		"listEventsSQL", "showEventSQL", "eventDeliveriesSQL", "listDeadSQL", "listSubscriptionsSQL", "showSubscriptionSQL", "listTokensSQL",
 		"listChannelsSQL", "listContactsSQL", "showContactSQL", "listConversationsSQL", "listMessagesSQL", "showMessageSQL", "recallAnswerSQL",
-		"countDeadSQL", "showDeadSQL", "deadNamesSQL", "showOverviewSQL", "listAttemptsSQL",
+		"countDeadSQL", "showDeadSQL", "listLanesSQL", "lockHeadSQL", "laneExistsSQL", "deadNamesSQL", "showOverviewSQL", "listAttemptsSQL",
+		"readFeedSQL",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -62,7 +62,7 @@ const archivePostSQL = `
 	       status, attempts)
 	values (@org_id, @channel_id, 'waha', @external_id, @event_name, @headers, @raw_body, @signature_valid, 'error', 0)
 	on conflict (channel_session_id, external_id) do nothing
-	returning id`
+	returning id, created_at`
 
 const closePostSQL = `
 	update inbound_webhooks
@@ -91,10 +91,11 @@ func (d *DB) Ingest(ctx context.Context, ch InboundChannel, post InboundPost) (I
 			return wrap("take turns", err)
 		}
 		var id uuid.UUID
+		envelope := post.Envelope
 		err := tx.QueryRow(ctx, archivePostSQL, named{
 			"org_id": ch.OrgID, "channel_id": ch.ID, "external_id": post.externalID(), "event_name": post.Envelope.Event,
 			"headers": json.RawMessage(headers), "raw_body": post.Body, "signature_valid": post.SignatureValid,
-		}).Scan(&id)
+		}).Scan(&id, &envelope.ReceivedAt)
 		if errors.Is(err, pgx.ErrNoRows) {
 			result = InboundResult{Status: InboundDuplicate}
 			return nil
@@ -102,7 +103,7 @@ func (d *DB) Ingest(ctx context.Context, ch InboundChannel, post InboundPost) (I
 		if err != nil {
 			return wrap("archive post", err)
 		}
-		result, emitted, err = applyPost(ctx, tx, ch, id, post.Envelope, post.OurRequestID)
+		result, emitted, err = applyPost(ctx, tx, ch, id, envelope, post.OurRequestID)
 		return err
 	})
 	if err != nil {

@@ -115,19 +115,20 @@ func (in *ingest) unrecognised(ctx context.Context, u waha.Ignored) (InboundResu
 	return InboundResult{Status: InboundIgnored, Reason: string(u.Reason)}, err
 }
 
-// emit appends an event about an entity in the transaction of the change.
+// emit appends an event about an entity in the transaction of the change. What
+// happens in a conversation stays in order with the rest of it.
 func (in *ingest) emit(ctx context.Context, typ bus.Type, kind string, id uuid.UUID, payload map[string]any) error {
 	body, err := json.Marshal(payload)
 	if err != nil {
 		return wrap("emit "+string(typ), err)
 	}
-	source, err := json.Marshal("waha")
-	if err != nil {
-		return wrap("emit "+string(typ), err)
+	metadata := map[string]json.RawMessage{"source": json.RawMessage(`"waha"`)}
+	if conversation, ok := payload["conversation_id"].(uuid.UUID); ok {
+		metadata["order_key"] = json.RawMessage(`"conversation:` + conversation.String() + `"`) // not each message by itself
 	}
 	_, err = emit(ctx, in.tx, in.org, Actor{Kind: ActorSystem, RequestID: in.requestID}, NewEvent{
 		Type: typ, EntityKind: kind, EntityID: uuid.NullUUID{UUID: id, Valid: true}, Payload: body,
-		Metadata: map[string]json.RawMessage{"source": source},
+		Metadata: metadata,
 	})
 	in.emitted = true
 	return err

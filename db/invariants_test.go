@@ -282,7 +282,7 @@ func TestInvariant13NoDueTimeComesFromTheHostsClock(t *testing.T) {
 	conn := dbtest.Conn(t, w.url)
 	for _, name := range []string{
 		"claimDeliveriesSQL", "extendLeasesSQL", "beginEffectSQL", "settleDeliveriesSQL", "replayDeadSQL", "relayEventsSQL", "emitEventSQL", "emitEventsSQL",
-		"registerConsumerSQL",
+		"registerConsumerSQL", "advanceLanesSQL", "retryHeadSQL", "skipHeadSQL", "pauseLaneSQL",
 	} {
 		sql, _, err := pgx.NamedArgs{}.RewriteQuery(t.Context(), nil, statements[name], nil)
 		if err != nil || sql == "" {

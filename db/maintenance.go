@@ -51,13 +51,56 @@ const pruneExpiredSQL = `
 	select greatest((select count(*) from keys), (select count(*) from dedup), (select count(*) from parked),
 	                (select count(*) from ended), (select count(*) from tries))`
 
+// A key whose job is unfinished is looked at again in a day.
+const pruneSingletonsSQL = `
+	with old as materialized (
+	    select ctid as at, event_id from job_singleton where check_after < now() order by check_after limit @step for update skip locked
+	), judged as materialized (
+	    select at, job_state(event_id) is null as ended from old
+	), gone as (
+	    delete from job_singleton where ctid = any(array(select at from judged where ended))
+	), kept as (
+	    update job_singleton set check_after = now() + interval '1 day' where ctid = any(array(select at from judged where not ended))
+	)
+	select (select count(*) from judged)`
+
+// firesKept is how long it is known what became of each instant of a schedule.
+const firesKept = "30 days"
+
+const pruneFiresSQL = `
+	with gone as (
+	    delete from schedule_fire
+	     where ctid = any(array(
+	        select ctid from schedule_fire where fired_at < now() - @kept::interval order by fired_at limit @step for update skip locked))
+	    returning 1
+	)
+	select count(*) from gone`
+
 // PruneExpired deletes what was kept for a while only: answers to idempotent
 // requests, keys of emitted events, updates of messages that never came, browser
-// sessions and counts of login tries. It does so step by step.
+// sessions, counts of login tries, keys of jobs that have ended and instants of
+// schedules. It does so step by step.
 func (d *DB) PruneExpired(ctx context.Context) error {
+	for _, prune := range []struct {
+		sql  string
+		args named
+	}{
+		{pruneExpiredSQL, named{"step": pruneStep, "forgotten": triesForgotten}},
+		{pruneSingletonsSQL, named{"step": pruneStep}},
+		{pruneFiresSQL, named{"step": pruneStep, "kept": firesKept}},
+	} {
+		if err := d.prune(ctx, prune.sql, prune.args); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prune repeats a statement that says how many rows it dealt with.
+func (d *DB) prune(ctx context.Context, sql string, args named) error {
 	for {
 		var most int
-		if err := scan(ctx, d.pool, pruneExpiredSQL, named{"step": pruneStep, "forgotten": triesForgotten}, &most); err != nil {
+		if err := scan(ctx, d.pool, sql, args, &most); err != nil {
 			return wrap("prune expired rows", err)
 		}
 		if most < pruneStep {

@@ -29,6 +29,10 @@ func NewMigrator(url string) (*Migrator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("DATABASE_DIRECT_URL: %w", errConnectionString)
 	}
+	return newMigrator(cfg)
+}
+
+func newMigrator(cfg *pgx.ConnConfig) (*Migrator, error) {
 	files, err := fs.Sub(migrationFiles, "migrations")
 	if err != nil {
 		return nil, fmt.Errorf("read migrations: %w", err)

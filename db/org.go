@@ -34,6 +34,7 @@ type Actor struct {
 type OrgTx struct {
 	tx      pgx.Tx
 	box     box
+	gauge   *gauge
 	org     uuid.UUID
 	actor   Actor
 	emitted bool
@@ -48,7 +49,7 @@ const enterOrgSQL = `
 // InOrg runs fn in one transaction on behalf of an organization and commits when
 // fn returns nil.
 func (d *DB) InOrg(ctx context.Context, org uuid.UUID, actor Actor, fn func(t *OrgTx) error) error {
-	t := &OrgTx{box: d.box, org: org, actor: actor}
+	t := &OrgTx{box: d.box, gauge: &d.gauge, org: org, actor: actor}
 	err := d.inTx(ctx, func(tx pgx.Tx) error {
 		t.tx = tx
 		if _, err := tx.Exec(ctx, enterOrgSQL, named{"org_id": org.String()}); err != nil {

@@ -90,7 +90,7 @@ func TestThePlatformSeesTheDeadOfAllAndLeavesATrace(t *testing.T) {
 }
 
 // A look that cannot be audited shows nothing.
-func TestNothingIsSeenAcrossOrganizationsWithoutATrace(t *testing.T) {
+func TestInvariant11NothingIsSeenAcrossOrganizationsWithoutATrace(t *testing.T) {
 	t.Parallel()
 	u := dbtest.Fresh(t)
 	w := world{T: t, db: dbtest.Open(t, u, db.Options{}), url: u}

@@ -29,7 +29,7 @@ type EventFilter struct {
 
 // EventRow is an event and what became of it. Status is pending (relayed to
 // nobody yet, or work is left), held, dead, uncertain, discarded (nothing is left,
-// and a person gave a delivery up), or done; a fact that nobody reads is done.
+// and a person or a later job gave a delivery up), or done; a fact that nobody reads is done.
 type EventRow struct {
 	ID         uuid.UUID
 	Type       bus.Type
@@ -47,11 +47,19 @@ const eventColumnsSQL = `
 	       case when exists (select from dead_delivery x where x.organization_id = e.organization_id and x.event_id = e.id and x.state = 'dead') then 'dead'
 	            when exists (select from dead_delivery x where x.organization_id = e.organization_id and x.event_id = e.id and x.state = 'uncertain') then 'uncertain'
 	            when p.seq is null then 'pending'
-	            else coalesce((select case when bool_and(s.enabled is false) then 'held' when count(*) > 0 then 'pending' end
+	            else coalesce((select case when bool_and(s.enabled is false or c.paused_at is not null or l.lane is not null) then 'held'
+	                                 when count(*) > 0 then 'pending' end
 	                             from delivery d
+	                             join consumers c on c.id = d.consumer_id
+	                             left join paused_lane l
+	                               on l.organization_id = d.organization_id and l.consumer_id = d.consumer_id and l.destination = d.destination
+	                              and l.lane = d.lane
 	                             left join webhook_subscriptions s on s.id = d.destination
 	                            where d.seq = p.seq),
 	                 case when exists (select from dead_delivery x where x.organization_id = e.organization_id and x.event_id = e.id and x.state = 'discarded')
+	                        or exists (select from receipt r
+	                                    where r.organization_id = e.organization_id and r.outcome = 'discarded' and r.first_event_id = e.id
+	                                      and r.last_event_id = e.id and r.destinations[1] = '00000000-0000-0000-0000-000000000000')
 	                      then 'discarded' else 'done' end)
 	       end as status
 	  from event_log e
@@ -111,10 +119,14 @@ const eventDeliveriesSQL = `
 	select c.name as consumer, x.destination, w.url, x.status, x.attempts::int, c.max_attempts::int, x.last_error, x.next_attempt_at, x.updated_at
 	  from (
 	    select d.consumer_id, d.destination,
-	           case when d.lease_token is not null then 'processing' when s.enabled is false then 'held' else 'pending' end as status,
+	           case when d.lease_token is not null then 'processing' when s.enabled is false or h.paused_at is not null or l.lane is not null then 'held'
+	                else 'pending' end as status,
 	           d.attempts, d.last_error, case when d.lease_token is null then nullif(d.due_at, 'infinity') end as next_attempt_at, d.updated_at
 	      from event_position p
 	      join delivery d on d.seq = p.seq
+	      join consumers h on h.id = d.consumer_id
+	      left join paused_lane l
+	        on l.organization_id = d.organization_id and l.consumer_id = d.consumer_id and l.destination = d.destination and l.lane = d.lane
 	      left join webhook_subscriptions s on s.id = d.destination
 	     where p.event_id = @id and d.organization_id = @org_id
 	    union all

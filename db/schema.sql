@@ -99,10 +99,13 @@ table consumers
     ordering text not null default 'none'::text
     starts_after bigint not null default last_emit_no()
     paused_at timestamp with time zone
+    paused_by text
+    paused_reason text
     consumers_effect_check CHECK ((effect = ANY (ARRAY['local'::text, 'at_least_once'::text, 'once'::text])))
     consumers_max_attempts_check CHECK ((max_attempts > 0))
     consumers_name_check CHECK ((name ~ '^[a-z][a-z0-9]*(-[a-z0-9]+)*-worker$'::text))
     consumers_ordering_check CHECK ((ordering = ANY (ARRAY['none'::text, 'key'::text, 'strict'::text])))
+    consumers_paused_check CHECK (((paused_at IS NOT NULL) OR ((paused_by IS NULL) AND (paused_reason IS NULL))))
     consumers_retry_jitter_check CHECK (((retry_jitter >= (0)::double precision) AND (retry_jitter <= (1)::double precision)))
     consumers_steps_check CHECK (((max_attempts = 1) OR (cardinality(retry_steps) > 0)))
     consumers_pkey PRIMARY KEY (id)
@@ -196,7 +199,7 @@ table dead_delivery
     CREATE INDEX dead_delivery_open_idx ON public.dead_delivery USING btree (organization_id, died_at DESC, delivery_id DESC) WHERE (state = ANY (ARRAY['dead'::text, 'uncertain'::text]))
     CREATE INDEX dead_delivery_type_idx ON public.dead_delivery USING btree (organization_id, event_type, died_at DESC, delivery_id DESC) WHERE (state = ANY (ARRAY['dead'::text, 'uncertain'::text]))
     policy own_organization using ((organization_id = current_organization()))
-    deskcomm_api may select, update
+    deskcomm_api may insert, select, update
 
 table delivery
     consumer_id smallint not null
@@ -217,14 +220,21 @@ table delivery
     not_before timestamp with time zone
     interactive boolean not null default false
     delivery_pkey PRIMARY KEY (consumer_id, destination, organization_id, lane, seq)
-    CREATE INDEX delivery_due_idx ON public.delivery USING btree (consumer_id, due_at) WHERE ((lease_token IS NULL) AND (NOT suspect))
-    CREATE INDEX delivery_flow_idx ON public.delivery USING btree (consumer_id, organization_id, destination, due_at) WHERE ((lease_token IS NULL) AND (NOT suspect))
+    CREATE INDEX delivery_due_idx ON public.delivery USING btree (consumer_id, interactive, due_at) WHERE ((lease_token IS NULL) AND (NOT suspect))
+    CREATE INDEX delivery_flow_idx ON public.delivery USING btree (consumer_id, interactive, organization_id, destination, due_at) WHERE ((lease_token IS NULL) AND (NOT suspect))
     CREATE UNIQUE INDEX delivery_lane_idx ON public.delivery USING btree (organization_id, consumer_id, destination, lane) WHERE ((lane <> 0) AND (due_at < 'infinity'::timestamp with time zone))
     CREATE INDEX delivery_leased_idx ON public.delivery USING btree (consumer_id, due_at) WHERE (lease_token IS NOT NULL)
     CREATE INDEX delivery_seq_idx ON public.delivery USING btree (seq)
     CREATE INDEX delivery_suspect_idx ON public.delivery USING btree (consumer_id, due_at) WHERE ((lease_token IS NULL) AND suspect)
     policy own_organization using ((organization_id = current_organization()))
     deskcomm_api may delete, insert, select
+
+table discarded_job
+    event_id uuid not null
+    organization_id uuid not null
+    reason text not null
+    discarded_job_pkey PRIMARY KEY (event_id)
+    policy own_organization using ((organization_id = current_organization()))
 
 table event_dedup
     organization_id uuid not null
@@ -274,6 +284,7 @@ table event_position
     event_type text not null
     event_position_pkey PRIMARY KEY (seq)
     event_position_event_id_key UNIQUE (event_id)
+    CREATE INDEX event_position_organization_idx ON public.event_position USING btree (organization_id, seq)
     policy own_organization using ((organization_id = current_organization()))
     deskcomm_api may select
 
@@ -339,6 +350,17 @@ table installation
     created_at timestamp with time zone not null default clock_timestamp()
     installation_id_check CHECK (id)
     installation_pkey PRIMARY KEY (id)
+
+table job_singleton
+    organization_id uuid not null
+    command text not null
+    singleton_key text not null
+    event_id uuid
+    check_after timestamp with time zone not null
+    job_singleton_singleton_key_check CHECK (((length(singleton_key) >= 1) AND (length(singleton_key) <= 255)))
+    job_singleton_pkey PRIMARY KEY (organization_id, command, singleton_key)
+    CREATE INDEX job_singleton_check_idx ON public.job_singleton USING btree (check_after)
+    policy own_organization using ((organization_id = current_organization()))
 
 table login_throttle
     key bytea not null
@@ -453,7 +475,7 @@ table paused_lane
     consumer_id smallint not null
     destination uuid not null
     lane bigint not null
-    reason text
+    reason text not null
     actor_name text not null
     paused_at timestamp with time zone not null default clock_timestamp()
     paused_lane_lane_check CHECK ((lane <> 0))
@@ -485,6 +507,7 @@ table receipt
     settled_at timestamp with time zone not null default clock_timestamp()
     receipt_outcome_check CHECK ((outcome = ANY (ARRAY['done'::text, 'skipped'::text, 'discarded'::text])))
     receipt_pkey PRIMARY KEY (id)
+    CREATE INDEX receipt_discarded_idx ON public.receipt USING btree (first_event_id) WHERE (outcome = 'discarded'::text)
     CREATE INDEX receipt_events_idx ON public.receipt USING brin (first_event_id, last_event_id) WITH (pages_per_range='8', autosummarize='on')
     policy own_organization using ((organization_id = current_organization()))
     deskcomm_api may insert, select
@@ -494,6 +517,52 @@ table relay_state
     last_seq bigint not null default 0
     relay_state_id_check CHECK (id)
     relay_state_pkey PRIMARY KEY (id)
+
+table schedule
+    id uuid not null default uuid_v7()
+    organization_id uuid not null
+    name text not null
+    command text not null
+    entity_kind text not null
+    payload jsonb not null default '{}'::jsonb
+    expression text not null
+    zone text not null
+    missed text not null
+    missed_max smallint not null default 100
+    enabled boolean not null default true
+    revision integer not null default 1
+    next_at timestamp with time zone not null
+    last_fired_at timestamp with time zone
+    failures integer not null default 0
+    last_error text
+    retry_at timestamp with time zone
+    created_at timestamp with time zone not null default clock_timestamp()
+    updated_at timestamp with time zone not null default clock_timestamp()
+    schedule_expression_check CHECK (((length(expression) >= 1) AND (length(expression) <= 100)))
+    schedule_missed_check CHECK ((missed = ANY (ARRAY['skip'::text, 'once'::text, 'all'::text])))
+    schedule_missed_max_check CHECK (((missed_max >= 1) AND (missed_max <= 1000)))
+    schedule_name_check CHECK (((length(name) >= 1) AND (length(name) <= 100)))
+    schedule_zone_check CHECK (((length(zone) >= 1) AND (length(zone) <= 100)))
+    schedule_organization_id_fkey FOREIGN KEY (organization_id) REFERENCES organizations(id) ON DELETE CASCADE
+    schedule_pkey PRIMARY KEY (id)
+    schedule_name_key UNIQUE (organization_id, name)
+    CREATE INDEX schedule_due_idx ON public.schedule USING btree (next_at) WHERE enabled
+    CREATE TRIGGER schedule_touch BEFORE UPDATE ON public.schedule FOR EACH ROW EXECUTE FUNCTION touch_updated_at()
+    policy own_organization using ((organization_id = current_organization()))
+    deskcomm_api may delete, insert, select, update
+
+table schedule_fire
+    schedule_id uuid not null
+    due_at timestamp with time zone not null
+    organization_id uuid not null
+    event_id uuid
+    left_out integer not null default 0
+    fired_at timestamp with time zone not null default clock_timestamp()
+    schedule_fire_schedule_id_fkey FOREIGN KEY (schedule_id) REFERENCES schedule(id) ON DELETE CASCADE
+    schedule_fire_pkey PRIMARY KEY (schedule_id, due_at)
+    CREATE INDEX schedule_fire_age_idx ON public.schedule_fire USING btree (fired_at)
+    policy own_organization using ((organization_id = current_organization()))
+    deskcomm_api may select
 
 table sessions
     token text not null
@@ -529,6 +598,18 @@ table users
     users_pkey PRIMARY KEY (id)
     CREATE UNIQUE INDEX users_email_idx ON public.users USING btree (lower(email))
     CREATE TRIGGER users_touch BEFORE UPDATE ON public.users FOR EACH ROW EXECUTE FUNCTION touch_updated_at()
+
+table waiting_job
+    event_id uuid not null
+    organization_id uuid not null
+    event_type text not null
+    created_at timestamp with time zone not null
+    lane bigint
+    not_before timestamp with time zone not null
+    waiting_job_pkey PRIMARY KEY (event_id)
+    CREATE INDEX waiting_job_due_idx ON public.waiting_job USING btree (not_before)
+    policy own_organization using ((organization_id = current_organization()))
+    deskcomm_api may select
 
 table webhook_subscriptions
     id uuid not null default uuid_v7()
@@ -578,63 +659,60 @@ CREATE OR REPLACE FUNCTION public.advance_lanes(p_consumers smallint[], p_destin
  LANGUAGE plpgsql
  SECURITY DEFINER
  SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+ SET enable_sort TO 'off'
  SET enable_seqscan TO 'off'
  SET enable_bitmapscan TO 'off'
  SET enable_hashjoin TO 'off'
  SET enable_mergejoin TO 'off'
  SET jit TO 'off'
+ SET plan_cache_mode TO 'force_generic_plan'
 AS $function$
+declare
+    v_locked  int;
+    v_seen    record;
+    v_changed int;
 begin
-    perform
-      from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
-      join delivery d using (consumer_id, destination, organization_id, lane)
-     where d.lane <> 0 and d.due_at < 'infinity'
-     order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
-       for update of d;
+    select array_agg(l.consumer_id), array_agg(l.destination), array_agg(l.organization_id), array_agg(l.lane)
+      into p_consumers, p_destinations, p_orgs, p_lanes
+      from (select distinct * from unnest(p_consumers, p_destinations, p_orgs, p_lanes) u (consumer_id, destination, organization_id, lane)
+             where u.lane <> 0
+             order by 1, 2, 3, 4) l;
+    loop
+        select count(*) into v_locked
+          from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
+         cross join lateral (
+            select d.seq
+              from delivery d
+             where (d.organization_id, d.consumer_id, d.destination, d.lane)
+                   between (l.organization_id, l.consumer_id, l.destination, l.lane) and (l.organization_id, l.consumer_id, l.destination, l.lane)
+               and d.lane <> 0 and d.due_at < 'infinity'
+             order by d.organization_id, d.consumer_id, d.destination, d.lane
+               for update of d
+         ) c;
+        select count(s.current) as current,
+               array_agg(s) filter (where not s.in_hand and s.current is not null and (s.paused or s.current <> s.first)) as back,
+               array_agg(s) filter (where not s.in_hand and not s.paused and s.current is distinct from s.first) as next
+          into v_seen
+          from lane_states(p_consumers, p_destinations, p_orgs, p_lanes) s;
+        continue when v_seen.current > v_locked;
 
-    with lane as (
-        select distinct * from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
-         where l.lane <> 0
-    )
-    update delivery d
-       set due_at = 'infinity', updated_at = clock_timestamp()
-      from lane l
-     cross join lateral (
-        select h.seq
-          from delivery h
-         where h.consumer_id = l.consumer_id and h.destination = l.destination and h.organization_id = l.organization_id and h.lane = l.lane
-         order by h.seq
-         limit 1
-     ) first
-     where d.consumer_id = l.consumer_id and d.destination = l.destination and d.organization_id = l.organization_id and d.lane = l.lane
-       and d.lane <> 0 and d.due_at < 'infinity' and d.lease_token is null
-       and (d.seq <> first.seq or exists (
-            select from paused_lane p
-             where p.organization_id = l.organization_id and p.consumer_id = l.consumer_id and p.destination = l.destination and p.lane = l.lane));
+        if v_seen.back is not null then
+            update delivery d
+               set due_at = 'infinity', not_before = greatest(d.not_before, d.due_at), updated_at = clock_timestamp()
+              from unnest(v_seen.back) s
+             where d.consumer_id = s.consumer_id and d.destination = s.destination and d.organization_id = s.organization_id
+               and d.lane = s.lane and d.seq = s.current;
+        end if;
+        exit when v_seen.next is null;
 
-    with lane as (
-        select distinct * from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
-         where l.lane <> 0
-    )
-    update delivery d
-       set due_at = greatest(clock_timestamp(), d.not_before), updated_at = clock_timestamp()
-      from lane l
-     cross join lateral (
-        select h.seq
-          from delivery h
-         where h.consumer_id = l.consumer_id and h.destination = l.destination and h.organization_id = l.organization_id and h.lane = l.lane
-         order by h.seq
-         limit 1
-     ) first
-     where d.consumer_id = l.consumer_id and d.destination = l.destination and d.organization_id = l.organization_id and d.lane = l.lane
-       and d.seq = first.seq and d.due_at = 'infinity'
-       and not exists (
-            select from paused_lane p
-             where p.organization_id = l.organization_id and p.consumer_id = l.consumer_id and p.destination = l.destination and p.lane = l.lane)
-       and not exists (
-            select from delivery c
-             where c.organization_id = l.organization_id and c.consumer_id = l.consumer_id and c.destination = l.destination and c.lane = l.lane
-               and c.lane <> 0 and c.due_at < 'infinity');
+        update delivery d
+           set due_at = greatest(clock_timestamp(), d.not_before), updated_at = clock_timestamp()
+          from unnest(v_seen.next) s
+         where d.consumer_id = s.consumer_id and d.destination = s.destination and d.organization_id = s.organization_id
+           and d.lane = s.lane and d.seq = s.first;
+        get diagnostics v_changed = row_count;
+        exit when v_changed = cardinality(v_seen.next); -- else one of them has been taken out meanwhile
+    end loop;
 end $function$
 
 CREATE OR REPLACE FUNCTION public.append_event(p_event_type text, p_entity_kind text, p_entity_id uuid, p_payload jsonb, p_metadata jsonb, p_organization_id uuid, p_not_before timestamp with time zone)
@@ -675,42 +753,100 @@ begin
     return v_id;
 end $function$
 
-CREATE OR REPLACE FUNCTION public.backfill_consumer(p_consumer smallint, p_since timestamp with time zone)
- RETURNS integer
+CREATE OR REPLACE FUNCTION public.backfill_deliveries(p_consumer smallint, p_destination uuid, p_organization uuid, p_since timestamp with time zone, p_until timestamp with time zone, p_after uuid, p_limit integer, p_make boolean, OUT last_id uuid, OUT types text[], OUT made integer[], OUT unfinished integer[], OUT dead integer[], OUT done integer[])
+ RETURNS record
  LANGUAGE plpgsql
+ SET enable_seqscan TO 'off'
+ SET jit TO 'off'
 AS $function$
+#variable_conflict use_column
 declare
-    v_made record;
+    c_none  constant uuid := '00000000-0000-0000-0000-000000000000';
+    v_now   constant timestamptz := clock_timestamp();
+    -- Ids are cut at milliseconds, hence the second.
+    v_after constant uuid := coalesce(p_after, uuid_v7_floor(greatest(timestamptz '1970-01-02', least(p_since, v_now + interval '1 day')) - interval '1 second'));
+    v_end   constant uuid := uuid_v7_floor(least(p_until, v_now + interval '1 day') + interval '1 second');
+    v_to    uuid;
+    v_found record;
 begin
-    with made as (
-        insert into delivery (consumer_id, destination, organization_id, lane, seq, event_id, due_at, interactive)
-        select c.id, '00000000-0000-0000-0000-000000000000', p.organization_id, l.lane, p.seq, p.event_id,
-               case when l.lane = 0 then least(e.created_at, now()) else 'infinity' end, is_interactive(e.event_type)
-          from consumers c
-          join event_log e on e.event_type = any (c.event_types)
-          join event_position p on p.event_id = e.id
-         cross join lateral (
-            select case c.ordering when 'strict' then 1 when 'key' then event_lane(e.entity_kind, e.entity_id, e.metadata) else 0 end as lane
-         ) l
-         where c.id = p_consumer
-           -- Ids are cut at milliseconds, hence the second.
-           and e.id >= uuid_v7_floor(greatest(p_since, timestamptz '1970-01-02') - interval '1 second')
-           and e.created_at >= p_since
-        returning consumer_id, destination, organization_id, lane
-    ), ordered as (
-        select distinct * from made where lane <> 0
-    )
-    select (select count(*) from made) as n,
-           array_agg(consumer_id) as consumers, array_agg(destination) as destinations, array_agg(organization_id) as orgs, array_agg(lane) as lanes
-      into v_made
-      from ordered;
-    if v_made.lanes is not null then
-        perform advance_lanes(v_made.consumers, v_made.destinations, v_made.orgs, v_made.lanes);
+    if p_make then
+        perform from relay_state for update;
     end if;
-    return v_made.n;
+    select e.id into last_id
+      from event_log e
+     where e.id > v_after and e.id < v_end and (p_organization is null or e.organization_id = p_organization)
+     order by e.id
+    offset p_limit - 1 limit 1;
+    v_to := coalesce(last_id, v_end);
+
+    with reader as (
+        select c.event_types, c.ordering from consumers c where c.id = p_consumer and p_destination = c_none
+        union all
+        select s.event_types, s.ordering from webhook_subscriptions s
+         where s.id = p_destination and s.organization_id = p_organization and s.deleted_at is null
+    ), wanted as materialized (
+        select e.id, e.organization_id, e.event_type, p.seq,
+               case r.ordering when 'strict' then 1 when 'key' then event_lane(e.entity_kind, e.entity_id, e.metadata) else 0 end as lane
+          from reader r
+          join event_log e
+            on case when p_destination = c_none then e.event_type = any (r.event_types)
+                    else r.event_types && array[e.event_type, split_part(e.event_type, '.', 1) || '.*', '*'] end
+          join event_position p on p.event_id = e.id
+         where e.id > v_after and e.id <= v_to and e.created_at >= p_since and (p_until is null or e.created_at < p_until)
+           and (p_organization is null or e.organization_id = p_organization)
+           -- A subscription is never told of itself.
+           and (p_destination = c_none or split_part(e.event_type, '.', 1) <> 'webhook'
+                or p_destination::text not in (coalesce(e.entity_id::text, ''), coalesce(e.payload ->> 'subscription_id', '')))
+    ), had as materialized (
+        select distinct u.event_id
+          from receipt r
+         cross join lateral unnest(r.event_ids, r.destinations) u (event_id, destination)
+         where r.first_event_id <= v_to and r.last_event_id > v_after and r.consumer_id = p_consumer
+           and (p_organization is null or r.organization_id = p_organization)
+           and u.destination = p_destination and u.event_id > v_after and u.event_id <= v_to
+    ), judged as materialized (
+        select w.*, case when d.seq is not null then 'unfinished' when x.state in ('dead', 'uncertain') then 'dead'
+                         when x.state is not null or h.event_id is not null then 'done' end as has
+          from wanted w
+          left join lateral (
+            select d.seq from delivery d where d.seq = w.seq and d.consumer_id = p_consumer and d.destination = p_destination limit 1
+          ) d on true
+          left join lateral (
+            select x.state from dead_delivery x
+             where x.organization_id = w.organization_id and x.event_id = w.id and x.consumer_id = p_consumer and x.destination = p_destination limit 1
+          ) x on true
+          left join had h on h.event_id = w.id
+    ), made as (
+        -- Behind what waits already, the oldest first; nobody waits for what is past, so none of it is interactive.
+        insert into delivery (consumer_id, destination, organization_id, lane, seq, event_id, due_at)
+        select p_consumer, p_destination, j.organization_id, j.lane, j.seq, j.id,
+               case when j.lane = 0 then v_now - (p_limit - row_number() over (order by j.seq)) * interval '1 microsecond' else 'infinity' end
+          from judged j
+         where p_make and j.has is null
+        returning organization_id, lane
+    ), counted as (
+        select event_type, count(*) filter (where has is null)::int as made, count(*) filter (where has = 'unfinished')::int as unfinished,
+               count(*) filter (where has = 'dead')::int as dead, count(*) filter (where has = 'done')::int as done
+          from judged group by event_type order by event_type
+    ), ordered as (
+        select distinct organization_id, lane from made where lane <> 0
+    )
+    select c.*, o.*
+      into v_found
+      from (select array_agg(event_type) as types, array_agg(made) as made, array_agg(unfinished) as unfinished, array_agg(dead) as dead,
+                   array_agg(done) as done from counted) c
+     cross join (select array_agg(organization_id) as orgs, array_agg(lane) as lanes, count(*)::int as n from ordered) o;
+    types := v_found.types;
+    made := v_found.made;
+    unfinished := v_found.unfinished;
+    dead := v_found.dead;
+    done := v_found.done;
+    if v_found.n > 0 then
+        perform advance_lanes(array_fill(p_consumer, array[v_found.n]), array_fill(p_destination, array[v_found.n]), v_found.orgs, v_found.lanes);
+    end if;
 end $function$
 
-CREATE OR REPLACE FUNCTION public.bury_delivery(p_held delivery, p_attempts integer, p_error text, p_state text)
+CREATE OR REPLACE FUNCTION public.bury_delivery(p_held delivery, p_attempts integer, p_error text, p_state text, p_reason text DEFAULT NULL::text)
  RETURNS uuid
  LANGUAGE plpgsql
 AS $function$
@@ -721,19 +857,43 @@ begin
      where d.consumer_id = p_held.consumer_id and d.destination = p_held.destination and d.organization_id = p_held.organization_id
        and d.lane = p_held.lane and d.seq = p_held.seq;
     insert into dead_delivery (delivery_id, organization_id, consumer_id, destination, lane, seq, event_id, event_type, entity_kind,
-           entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error, state)
+           entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error, state, reason)
     select v_id, p_held.organization_id, p_held.consumer_id, p_held.destination, p_held.lane, p_held.seq, e.id, e.event_type, e.entity_kind,
-           e.entity_id, e.payload, e.metadata, e.created_at, p_attempts, p_held.earlier_attempts, p_error, p_state
+           e.entity_id, e.payload, e.metadata, e.created_at, p_attempts, p_held.earlier_attempts, p_error, p_state, p_reason
       from event_log e
      where e.id = p_held.event_id and e.organization_id = p_held.organization_id
     on conflict (delivery_id) do update
        set state = excluded.state, attempts = excluded.attempts, earlier_attempts = excluded.earlier_attempts,
-           last_error = excluded.last_error, died_at = clock_timestamp(), resolved_at = null, reason = null;
+           last_error = excluded.last_error, died_at = clock_timestamp(), resolved_at = null, reason = excluded.reason;
     return v_id;
 end $function$
 
-CREATE OR REPLACE FUNCTION public.claim_deliveries(p_consumers text[], p_limits integer[], p_overflows integer[], p_sides integer[], p_shares integer[], p_after uuid[], p_held_consumers text[], p_held_orgs uuid[], p_held_destinations uuid[], p_held integer[], p_suspect boolean, p_lease_time interval, p_types text[] DEFAULT NULL::text[])
- RETURNS TABLE(consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt integer, budgeted integer, max_attempts integer, suspect boolean, unknown boolean, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamp with time zone)
+CREATE OR REPLACE FUNCTION public.cancel_job(p_event_id uuid, p_reason text)
+ RETURNS void
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+declare
+    v_org   uuid;
+    v_state text;
+begin
+    if p_reason is null or btrim(p_reason) = '' or length(p_reason) > 500 then
+        raise exception 'p_reason: must have 1 to 500 characters' using errcode = '22023';
+    end if;
+    select e.organization_id into v_org from event_log e where e.id = p_event_id;
+    v_state := end_job(p_event_id, v_org, p_reason);
+    if v_state = 'missing' then
+        raise exception 'p_event_id: % is no job', coalesce(p_event_id::text, 'null') using errcode = 'P0002';
+    elsif v_state <> 'discarded' then
+        raise exception 'p_event_id: % is %', p_event_id, v_state using errcode = '55000';
+    end if;
+    insert into audit_log (organization_id, actor_kind, actor_name, action, resource_type, resource_id, metadata)
+    values (v_org, 'cli', session_user, 'job.cancelled', 'event', p_event_id, jsonb_build_object('reason', p_reason));
+end $function$
+
+CREATE OR REPLACE FUNCTION public.claim_deliveries(p_consumers text[], p_limits integer[], p_expresses integer[], p_overflows integer[], p_sides integer[], p_shares integer[], p_bulks integer[], p_after uuid[], p_after_interactive uuid[], p_held_consumers text[], p_held_orgs uuid[], p_held_destinations uuid[], p_held integer[], p_suspect boolean, p_lease_time interval, p_types text[] DEFAULT NULL::text[])
+ RETURNS TABLE(consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt integer, budgeted integer, max_attempts integer, suspect boolean, unknown boolean, interactive boolean, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamp with time zone)
  LANGUAGE plpgsql
  SET enable_sort TO 'off'
  SET enable_seqscan TO 'off'
@@ -748,9 +908,10 @@ declare
     v_taken tid[];
 begin
     with want as (
-        select c.id, w.n, w.overflow, w.side, w.share, w.after,
+        select c.id, w.n, w.express, w.overflow, w.side, w.share, w.bulk, w.after, w.after_interactive,
                held.orgs, held.destinations, held.counts
-          from unnest(p_consumers, p_limits, p_overflows, p_sides, p_shares, p_after) w (name, n, overflow, side, share, after)
+          from unnest(p_consumers, p_limits, p_expresses, p_overflows, p_sides, p_shares, p_bulks, p_after, p_after_interactive)
+               w (name, n, express, overflow, side, share, bulk, after, after_interactive)
           join consumers c on c.name = w.name and c.paused_at is null
          cross join lateral (
             select coalesce(array_agg(h.org), '{}') as orgs, coalesce(array_agg(h.destination), '{}') as destinations,
@@ -772,7 +933,8 @@ begin
                and (select o.status from organizations o where o.id = d.organization_id) = 'active'
                and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
                and (p_types is null or '*' = any (p_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (p_types))
-               and (w.n > 0 or w.share > 0 and (select coalesce(sum(h.n), 0) < w.share from unnest(w.orgs, w.counts) h (org, n) where h.org = d.organization_id))
+               and (w.n > 0 or w.overflow > 0 and w.share > 0
+                    and (select coalesce(sum(h.n), 0) < w.share from unnest(w.orgs, w.counts) h (org, n) where h.org = d.organization_id))
              order by d.due_at
              limit 1
                for update of d skip locked
@@ -781,8 +943,8 @@ begin
          limit 1
     ), fair as (
         select case when p_types is null
-                    then lock_fair(w.id, w.n - least(a.n, w.n), w.overflow - case when w.n = 0 then a.n else 0 end, w.side, w.share, w.after,
-                                   w.orgs, w.destinations, w.counts)
+                    then lock_fair(w.id, w.n - least(a.n, w.n), w.express, w.overflow - case when w.n = 0 then a.n else 0 end, w.side, w.share, w.bulk,
+                                   w.after, w.after_interactive, w.orgs, w.destinations, w.counts)
                     else lock_by_turns(w.id, w.n - least(a.n, w.n), p_types) end as taken
           from want w
          cross join lateral (select count(*)::int as n from alone where alone.id = w.id) a
@@ -806,7 +968,7 @@ begin
     )
     select c.consumer_id, c.destination, c.organization_id, c.lane, c.seq, c.lease_token,
            w.name, (c.attempts + c.earlier_attempts + 1)::int, (c.attempts + 1)::int, w.max_attempts::int, c.suspect, c.effect_at is not null,
-           e.id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at
+           c.interactive, e.id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at
       from claimed c
       join want w on w.id = c.consumer_id
       join event_log e on e.id = c.event_id and e.organization_id = c.organization_id;
@@ -844,9 +1006,9 @@ begin
         return query
             select c.id, c.org_id, c.type, c.entity_kind, c.entity_id, c.payload, c.metadata, c.created_at,
                    c.attempt, delivery_id(c.id, c.consumer, c.destination), c.token
-              from claim_deliveries(array[p_worker], array[case when v_suspect then 1 else p_limit end], array[0], array[0], array[0], array[c_none],
-                       '{}', '{}', '{}', '{}', v_suspect, interval '5 minutes', v_types) c
-             order by c.seq;
+              from claim_deliveries(array[p_worker], array[case when v_suspect then 1 else p_limit end], '{0}', '{0}', '{0}', '{0}', '{0}',
+                       array[c_none], array[c_none], '{}', '{}', '{}', '{}', v_suspect, interval '5 minutes', v_types) c
+             order by c.interactive desc, c.seq;
         -- A backlog in the outbox must not look like the end of the work.
         exit when found or v_relayed < 1000;
     end loop;
@@ -967,6 +1129,46 @@ begin
     return encode(v_hash, 'hex')::uuid;
 end $function$
 
+CREATE OR REPLACE FUNCTION public.discard_deliveries(p_event_id uuid, p_reason text)
+ RETURNS integer
+ LANGUAGE plpgsql
+AS $function$
+declare
+    v_gone record;
+begin
+    with held as materialized (
+        select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
+          from event_position p
+          join delivery d on d.seq = p.seq and d.organization_id = p.organization_id
+         where p.event_id = p_event_id and d.lease_token is null and d.effect_at is null
+         order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq -- as every statement that locks several
+           for update of d
+    ), gone as (
+        delete from delivery d
+         using held h
+         where d.consumer_id = h.consumer_id and d.destination = h.destination and d.organization_id = h.organization_id
+           and d.lane = h.lane and d.seq = h.seq
+        returning d.*
+    ), thawed as (
+        delete from frozen_body b
+         using gone g
+          join consumers c on c.id = g.consumer_id
+         where b.delivery_id = delivery_id(g.event_id, c.name, g.destination)
+    ), receipts as (
+        insert into receipt (organization_id, consumer_id, outcome, reason, first_event_id, last_event_id, event_ids, destinations, attempts)
+        select organization_id, consumer_id, 'discarded', p_reason, event_id, event_id, array[event_id], array[destination], array[attempts]
+          from gone
+    )
+    select count(*) as n, array_agg(consumer_id) as consumers, array_agg(destination) as destinations, array_agg(organization_id) as orgs,
+           array_agg(lane) as lanes
+      into v_gone
+      from gone;
+    if v_gone.n > 0 then
+        perform advance_lanes(v_gone.consumers, v_gone.destinations, v_gone.orgs, v_gone.lanes);
+    end if;
+    return v_gone.n;
+end $function$
+
 CREATE OR REPLACE FUNCTION public.discard_event(p_event_id uuid, p_worker text, p_reason text)
  RETURNS integer
  LANGUAGE plpgsql
@@ -982,7 +1184,34 @@ begin
     return decide_dead(p_event_id, p_worker, 'discarded', 'delivery.discarded', p_reason);
 end $function$
 
-CREATE OR REPLACE FUNCTION public.due_flows(p_consumer smallint, p_after uuid, p_organizations integer)
+CREATE OR REPLACE FUNCTION public.discard_job(p_event_id uuid, p_reason text)
+ RETURNS boolean
+ LANGUAGE plpgsql
+AS $function$
+declare
+    v_job waiting_job;
+begin
+    delete from waiting_job where event_id = p_event_id returning * into v_job;
+    if found then
+        insert into outbox (event_id, organization_id, event_type, created_at, lane)
+        values (v_job.event_id, v_job.organization_id, v_job.event_type, v_job.created_at, v_job.lane);
+        insert into discarded_job values (v_job.event_id, v_job.organization_id, p_reason);
+        return true;
+    end if;
+    if not exists (select from event_position where event_id = p_event_id) then
+        -- It is about to be relayed. While this row is held nothing is.
+        perform from relay_state for update;
+        if not exists (select from event_position where event_id = p_event_id) then
+            insert into discarded_job
+            select id, organization_id, p_reason from event_log where id = p_event_id
+            on conflict do nothing;
+            return true;
+        end if;
+    end if;
+    return discard_deliveries(p_event_id, p_reason) > 0;
+end $function$
+
+CREATE OR REPLACE FUNCTION public.due_flows(p_consumer smallint, p_interactive boolean, p_after uuid, p_organizations integer)
  RETURNS TABLE(organization_id uuid, destination uuid)
  LANGUAGE plpgsql
 AS $function$
@@ -1000,6 +1229,7 @@ begin
         select d.organization_id, d.destination, d.due_at into v_head
           from delivery d
          where d.consumer_id = p_consumer
+           and d.interactive = p_interactive
            and d.lease_token is null
            and not d.suspect
            and (d.organization_id, d.destination) > (v_at, v_beside)
@@ -1095,6 +1325,96 @@ begin
     return coalesce(v_ids, '{}');
 end $function$
 
+CREATE OR REPLACE FUNCTION public.end_job(p_event_id uuid, p_organization_id uuid, p_reason text)
+ RETURNS text
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+begin
+    if nullif(current_setting('app.organization_id', true), '')::uuid <> p_organization_id then
+        raise exception 'the organization must be the one of the session' using errcode = '42501', column = 'organization_id';
+    elsif not exists (select from event_log e where e.id = p_event_id and e.organization_id = p_organization_id and is_command(e.event_type)) then
+        return 'missing';
+    elsif job_state(p_event_id) = 'waiting' and discard_job(p_event_id, p_reason) then
+        return 'discarded';
+    end if;
+    return coalesce(job_state(p_event_id), 'finished');
+end $function$
+
+CREATE OR REPLACE FUNCTION public.enqueue(p_command text, p_entity_kind text, p_entity_id uuid, p_payload jsonb DEFAULT '{}'::jsonb, p_metadata jsonb DEFAULT '{}'::jsonb, p_not_before timestamp with time zone DEFAULT NULL::timestamp with time zone, p_singleton_key text DEFAULT NULL::text, p_policy text DEFAULT 'keep'::text, p_organization_id uuid DEFAULT NULL::uuid)
+ RETURNS TABLE(id uuid, created_at timestamp with time zone, not_before timestamp with time zone, kept boolean)
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+#variable_conflict use_column
+declare
+    v_session  uuid := nullif(current_setting('app.organization_id', true), '')::uuid;
+    v_org      uuid := coalesce(p_organization_id, v_session);
+    v_now      timestamptz := clock_timestamp();
+    v_later    timestamptz := case when p_not_before > v_now then p_not_before end;
+    v_metadata jsonb := coalesce(p_metadata, '{}');
+    v_last     bigint := last_emit_no();
+    v_id       uuid;
+    v_kept     boolean := true;
+begin
+    if v_org is null then
+        raise exception 'an organization is required' using errcode = '22023', column = 'organization_id';
+    elsif v_session <> v_org then
+        raise exception 'the organization must be the one of the session' using errcode = '42501', column = 'organization_id';
+    elsif p_command is null or p_command !~ '^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$' or length(p_command) > 100 or not is_command(p_command) then
+        raise exception 'must be a command: entity.action in lower snake case, ending in _requested, or message.queued'
+            using errcode = '22023', column = 'command';
+    elsif p_not_before > v_now + interval '400 days' then
+        raise exception 'must be at most 400 days ahead' using errcode = '22023', column = 'not_before';
+    elsif p_policy is null or p_policy not in ('keep', 'replace', 'refuse') then
+        raise exception 'must be keep, replace or refuse' using errcode = '22023', column = 'policy';
+    elsif p_singleton_key is null and p_policy <> 'keep' then
+        raise exception 'needs a singleton_key' using errcode = '22023', column = 'policy';
+    elsif length(p_singleton_key) not between 1 and 255 then
+        raise exception 'must have 1 to 255 characters' using errcode = '22023', column = 'singleton_key';
+    elsif jsonb_typeof(v_metadata) <> 'object' then
+        raise exception 'must be a JSON object' using errcode = '22023', column = 'metadata';
+    end if;
+
+    select d.event_id into v_id from event_dedup d where d.organization_id = v_org and d.key = v_metadata ->> 'idempotency_key';
+    if v_id is null and p_singleton_key is not null then
+        insert into job_singleton as s (organization_id, command, singleton_key, check_after)
+        values (v_org, p_command, p_singleton_key, v_now)
+        on conflict (organization_id, command, singleton_key) do update set singleton_key = excluded.singleton_key
+        returning s.event_id into v_id;
+        if job_state(v_id) is null then
+            v_id := null;
+        elsif p_policy = 'refuse' then
+            raise exception 'a job of this command and singleton_key is unfinished' using errcode = '23505', constraint = 'job_singleton_pkey';
+        elsif p_policy = 'replace' then
+            perform discard_job(v_id, 'replaced by a later job');
+            v_id := null;
+        elsif v_metadata ? 'idempotency_key' then
+            insert into event_dedup (organization_id, key, event_id) values (v_org, v_metadata ->> 'idempotency_key', v_id) on conflict do nothing;
+        end if;
+    end if;
+    if v_id is null then
+        v_kept := false;
+        v_id := append_event(p_command, p_entity_kind, p_entity_id, p_payload,
+            v_metadata || jsonb_strip_nulls(jsonb_build_object('not_before', v_later, 'singleton_key', p_singleton_key)), v_org, v_later);
+        with early as (
+            delete from outbox o where o.emit_no > v_last and o.event_id = v_id and o.not_before > v_now returning o.*
+        )
+        insert into waiting_job (event_id, organization_id, event_type, created_at, lane, not_before)
+        select o.event_id, o.organization_id, o.event_type, o.created_at, o.lane, o.not_before from early o;
+        update job_singleton s
+           set event_id = v_id, check_after = coalesce(v_later, v_now) + interval '1 day'
+         where s.organization_id = v_org and s.command = p_command and s.singleton_key = p_singleton_key;
+    end if;
+    return query
+        select e.id, e.created_at, coalesce(w.not_before, e.created_at), v_kept
+          from event_log e
+          left join waiting_job w on w.event_id = e.id
+         where e.id = v_id and e.organization_id = v_org;
+end $function$
+
 CREATE OR REPLACE FUNCTION public.ensure_event_partitions(p_months integer)
  RETURNS integer
  LANGUAGE plpgsql
@@ -1136,7 +1456,7 @@ AS $function$
         -- 1000 bytes cannot hold too many of them, and is not written out to be measured.
         when (pg_column_size(p_payload) > 1000 or pg_column_compression(p_payload) is not null) and octet_length(p_payload::text) > 8388608
             then 'payload: must have at most 8 MiB with its numbers written out'
-        when (pg_column_size(p_metadata) > 128 or pg_column_compression(p_metadata) is not null) and octet_length(p_metadata::text) > 65536
+        when octet_length(p_metadata::text) > 65536
             then 'metadata: must have at most 64 KiB'
         when p_metadata ? 'order_key' and (jsonb_typeof(p_metadata -> 'order_key') <> 'string' or length(p_metadata ->> 'order_key') not between 1 and 255)
             then 'metadata.order_key: must be a text of 1 to 255 characters'
@@ -1282,12 +1602,107 @@ begin
     return v_held;
 end $function$
 
+CREATE OR REPLACE FUNCTION public.hold_lanes()
+ RETURNS void
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+    select from relay_state for update
+$function$
+
+CREATE OR REPLACE FUNCTION public.installation_pressure(p_before text DEFAULT 'normal'::text)
+ RETURNS text
+ LANGUAGE plpgsql
+ STABLE SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+declare
+    c_turn   constant bigint := 1000;
+    v_first  bigint;
+    v_at     timestamptz;
+    v_behind bigint;
+    v_age    text;
+begin
+    select emit_no, created_at into v_first, v_at from outbox order by emit_no limit 1;
+    if v_first is null then
+        return 'normal';
+    end if;
+    select emit_no - v_first + 1 into v_behind from outbox order by emit_no desc limit 1;
+    v_age := pressure_level(extract(epoch from clock_timestamp() - v_at)::bigint, 30, 600, p_before);
+    return worst_pressure(
+        pressure_level(v_behind, 10 * c_turn, 100 * c_turn, p_before),
+        case when v_behind > c_turn then v_age when v_age <> 'normal' then 'elevated' else 'normal' end);
+end $function$
+
+CREATE OR REPLACE FUNCTION public.is_command(p_event_type text)
+ RETURNS boolean
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+    select p_event_type like '%\_requested' or p_event_type = 'message.queued'
+$function$
+
 CREATE OR REPLACE FUNCTION public.is_interactive(p_event_type text)
  RETURNS boolean
  LANGUAGE sql
  IMMUTABLE PARALLEL SAFE
 AS $function$
     select p_event_type in ('message.received', 'message.send_requested', 'ai.handoff_triggered')
+$function$
+
+CREATE OR REPLACE FUNCTION public.job_state(p_event_id uuid)
+ RETURNS text
+ LANGUAGE sql
+ STABLE
+AS $function$
+    select case
+           when exists (select from discarded_job where event_id = p_event_id) then null
+           when exists (select from waiting_job where event_id = p_event_id) then 'waiting'
+           when p.seq is null then (select 'waiting' from event_log where id = p_event_id)
+           else (select case when bool_or(d.lease_token is not null or d.effect_at is not null) then 'in hand' when count(*) > 0 then 'waiting' end
+                   from delivery d
+                  where d.seq = p.seq and d.destination = '00000000-0000-0000-0000-000000000000')
+           end
+      from (select p_event_id as event_id) job
+      left join event_position p using (event_id)
+$function$
+
+CREATE OR REPLACE FUNCTION public.lane_head(p_org uuid, p_consumer smallint, p_destination uuid, p_lane bigint)
+ RETURNS bigint
+ LANGUAGE sql
+ STABLE
+AS $function$
+    select coalesce(s.current, s.first) from lane_states(array[p_consumer], array[p_destination], array[p_org], array[p_lane]) s
+$function$
+
+CREATE OR REPLACE FUNCTION public.lane_states(p_consumers smallint[], p_destinations uuid[], p_orgs uuid[], p_lanes bigint[])
+ RETURNS SETOF lane_state
+ LANGUAGE sql
+ STABLE
+AS $function$
+    select l.consumer_id, l.destination, l.organization_id, l.lane, f.seq, c.seq, c.lease_token is not null,
+           exists (
+            select from paused_lane p
+             where p.organization_id = l.organization_id and p.consumer_id = l.consumer_id and p.destination = l.destination and p.lane = l.lane)
+      from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
+      left join lateral (
+        select d.seq
+          from delivery d
+         where (d.consumer_id, d.destination, d.organization_id, d.lane)
+               between (l.consumer_id, l.destination, l.organization_id, l.lane) and (l.consumer_id, l.destination, l.organization_id, l.lane)
+         order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
+         limit 1
+      ) f on true
+      left join lateral (
+        select d.seq, d.lease_token
+          from delivery d
+         where (d.organization_id, d.consumer_id, d.destination, d.lane)
+               between (l.organization_id, l.consumer_id, l.destination, l.lane) and (l.organization_id, l.consumer_id, l.destination, l.lane)
+           and d.lane <> 0 and d.due_at < 'infinity'
+         order by d.organization_id, d.consumer_id, d.destination, d.lane
+         limit 1
+      ) c on true
 $function$
 
 CREATE OR REPLACE FUNCTION public.last_emit_no()
@@ -1303,19 +1718,23 @@ CREATE OR REPLACE FUNCTION public.lock_by_turns(p_consumer smallint, p_limit int
  RETURNS tid[]
  LANGUAGE plpgsql
 AS $function$
+declare
+    v_orgs int := case when '*' = any (p_types) then greatest(p_limit, 2) else 5000 end; -- one may have none of the types, so all have to be asked
+    v_bulk int := floor(p_limit / 8.0 + random());
 begin
     return (with flow as materialized (
-        -- An organization may have none of the types, so all have to be asked. Beginning anywhere is what gives
-        -- each its turn when there are more of them than p_limit.
-        select f.organization_id, f.destination
-          from due_flows(p_consumer, gen_random_uuid(), case when '*' = any (p_types) then greatest(p_limit, 2) else 5000 end) f
+        -- Beginning anywhere is what gives each its turn when there are more of them than p_limit.
+        select true as interactive, f.organization_id, f.destination from due_flows(p_consumer, true, gen_random_uuid(), v_orgs) f
+         union all
+        select false, f.organization_id, f.destination from due_flows(p_consumer, false, gen_random_uuid(), v_orgs) f
     ), waiting as (
-        select f.organization_id, f.destination, d.due_at, row_number() over (partition by f.organization_id order by d.due_at) as turn
+        select f.*, d.due_at, row_number() over (partition by f.interactive, f.organization_id order by d.due_at) as turn
           from flow f
          cross join lateral (
             select d.due_at
               from delivery d
              where d.consumer_id = p_consumer
+               and d.interactive = f.interactive
                and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
                and d.lease_token is null
                and not d.suspect
@@ -1324,10 +1743,13 @@ begin
              order by d.organization_id, d.destination, d.due_at
              limit p_limit
          ) d
+    ), ranked as (
+        select w.*, not w.interactive and row_number() over (partition by w.interactive order by w.turn, w.due_at) <= v_bulk as reserved
+          from waiting w
     ), quota as (
-        select t.organization_id, t.destination, count(*) as n
-          from (select w.organization_id, w.destination from waiting w order by w.turn, w.due_at limit p_limit) t
-         group by t.organization_id, t.destination
+        select t.interactive, t.organization_id, t.destination, count(*) as n
+          from (select r.* from ranked r order by r.reserved desc, r.interactive desc, r.turn, r.due_at limit p_limit) t
+         group by t.interactive, t.organization_id, t.destination
     )
     select coalesce(array_agg(d.at), '{}')
       from quota q
@@ -1335,6 +1757,7 @@ begin
         select d.ctid as at
           from delivery d
          where d.consumer_id = p_consumer
+           and d.interactive = q.interactive
            and (d.organization_id, d.destination) between (q.organization_id, q.destination) and (q.organization_id, q.destination)
            and d.lease_token is null
            and not d.suspect
@@ -1353,33 +1776,57 @@ AS $function$
 begin
     return (select coalesce(array_agg(d.at), '{}')
       from (
-        select d.ctid as at
-          from delivery d
-         where d.consumer_id = p_consumer
-           and d.lease_token is null
-           and not d.suspect
-           and d.due_at <= now()
-           and (select o.status from organizations o where o.id = d.organization_id) = 'active'
-           and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
-         order by d.due_at
+        select i.at
+          from (
+            select d.ctid as at
+              from delivery d
+             where d.consumer_id = p_consumer
+               and d.interactive
+               and d.lease_token is null
+               and not d.suspect
+               and d.due_at <= now()
+               and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+               and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
+             order by d.due_at
+             limit p_limit
+               for update of d skip locked
+          ) i
+         union all
+        select b.at
+          from (
+            select d.ctid as at
+              from delivery d
+             where d.consumer_id = p_consumer
+               and not d.interactive
+               and d.lease_token is null
+               and not d.suspect
+               and d.due_at <= now()
+               and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+               and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
+             order by d.due_at
+             limit p_limit
+               for update of d skip locked
+          ) b
          limit p_limit
-           for update of d skip locked
       ) d);
 end $function$
 
-CREATE OR REPLACE FUNCTION public.lock_fair(p_consumer smallint, p_limit integer, p_overflow integer, p_side integer, p_share integer, p_after uuid, p_orgs uuid[], p_destinations uuid[], p_held integer[])
+CREATE OR REPLACE FUNCTION public.lock_fair(p_consumer smallint, p_limit integer, p_express integer, p_overflow integer, p_side integer, p_share integer, p_bulk integer, p_after uuid, p_after_interactive uuid, p_orgs uuid[], p_destinations uuid[], p_held integer[])
  RETURNS tid[]
  LANGUAGE plpgsql
 AS $function$
 declare
     c_none         constant uuid := '00000000-0000-0000-0000-000000000000';
-    v_room         int := p_limit + p_overflow;
+    v_room         int := p_limit + p_overflow + p_express;
     v_half         int := greatest(p_share / 2, 1);
     v_fits         boolean;
     v_flow_orgs    uuid[];
     v_flow_targets uuid[];
+    v_flow_classes boolean[]; -- whether it is the interactive work of the pair
+    v_interactive  int;       -- organizations below their share that have such work, and those that have other
+    v_bulk         int;
     v_orgs         int;
-    v_alone        boolean; -- with one destination, and the shares would not give it more than the rest does
+    v_alone        boolean;   -- with one destination and class, and the shares would not give it more than the rest does
     v_taken        tid[] := '{}';
     v_rest         tid[];
     v_single       uuid;
@@ -1388,20 +1835,37 @@ begin
         return lock_due(p_consumer, p_limit);
     end if;
     with head as (
-        select d.organization_id, d.destination
-          from delivery d
-         where d.consumer_id = p_consumer
-           and d.lease_token is null
-           and not d.suspect
-           and d.due_at <= now()
-         order by d.due_at
+        select h.*
+          from (
+            (select d.organization_id, d.destination, d.interactive
+               from delivery d
+              where d.consumer_id = p_consumer
+                and d.interactive
+                and d.lease_token is null
+                and not d.suspect
+                and d.due_at <= now()
+              order by d.due_at
+              limit v_room)
+             union all
+            (select d.organization_id, d.destination, d.interactive
+               from delivery d
+              where d.consumer_id = p_consumer
+                and not d.interactive
+                and d.lease_token is null
+                and not d.suspect
+                and d.due_at <= now()
+              order by d.due_at
+              limit v_room)
+          ) h
          limit v_room
     ), flow as (
-        select organization_id, destination, count(*) as n from head group by organization_id, destination
+        select organization_id, destination, count(*) as n, count(*) filter (where interactive) as interactive
+          from head
+         group by organization_id, destination
     ), held as (
         select h.organization_id, h.destination, h.n from unnest(p_orgs, p_destinations, p_held) h (organization_id, destination, n)
     ), used as (
-        select f.n, sum(f.n) over (partition by f.organization_id)
+        select f.n, f.interactive, sum(f.n) over (partition by f.organization_id)
                    + coalesce((select sum(h.n) from held h where h.organization_id = f.organization_id), 0) as by_organization,
                case when f.destination = c_none then 0 else f.n
                    + coalesce((select sum(h.n) from held h where h.organization_id = f.organization_id and h.destination = f.destination), 0)
@@ -1409,7 +1873,7 @@ begin
           from flow f
     )
     select coalesce(bool_and(by_organization <= p_share and by_destination <= v_half), true)
-           and coalesce(sum(n), 0) < v_room
+           and coalesce(sum(n) - least(sum(interactive), p_express), 0) < p_limit + p_overflow
       into v_fits
       from used;
     if v_fits then
@@ -1417,56 +1881,84 @@ begin
     end if;
 
     select coalesce(array_agg(f.organization_id order by f.n), '{}'), coalesce(array_agg(f.destination order by f.n), '{}'),
-           count(distinct f.organization_id) filter (where (
-               select coalesce(sum(h.n), 0) < p_share from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id))
-      into v_flow_orgs, v_flow_targets, v_orgs
-      from (select f.*, row_number() over () as n from due_flows(p_consumer, p_after, greatest(v_room + cardinality(p_orgs), 2)) f) f;
+           coalesce(array_agg(f.interactive order by f.n), '{}'),
+           count(distinct f.organization_id) filter (where f.interactive and f.below),
+           count(distinct f.organization_id) filter (where not f.interactive and f.below)
+      into v_flow_orgs, v_flow_targets, v_flow_classes, v_interactive, v_bulk
+      from (
+        select f.*, row_number() over () as n,
+               (select coalesce(sum(h.n), 0) < p_share from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id) as below
+          from (
+            select true as interactive, i.* from due_flows(p_consumer, true, p_after_interactive, greatest(v_room + cardinality(p_orgs), 2)) i
+             union all
+            select false, b.* from due_flows(p_consumer, false, p_after, greatest(v_room + cardinality(p_orgs), 2)) b
+          ) f
+      ) f;
 
     v_alone := cardinality(v_flow_orgs) = 1
-        and p_limit >= p_share - (select coalesce(sum(h.n), 0) from unnest(p_orgs, p_held) h (o, n) where h.o = v_flow_orgs[1]);
+        and p_limit + case when v_flow_classes[1] then p_express else 0 end
+            >= p_share - (select coalesce(sum(h.n), 0) from unnest(p_orgs, p_held) h (o, n) where h.o = v_flow_orgs[1]);
     with flow as materialized (
-        select f.organization_id, f.destination, f.n, count(*) over (partition by f.organization_id) as flows,
+        select f.organization_id, f.destination, f.interactive, f.n,
+               first_value(f.destination) over (partition by f.organization_id order by f.destination)
+                   <> first_value(f.destination) over (partition by f.organization_id order by f.destination desc) as several,
                coalesce((select sum(h.n) from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id), 0) as by_organization,
                coalesce((select sum(h.n) from unnest(p_orgs, p_destinations, p_held) h (o, d, n)
                           where h.o = f.organization_id and h.d = f.destination), 0) as by_destination,
                (select coalesce(max(h.n), 0) > v_half from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id) as greedy
-          from unnest(v_flow_orgs, v_flow_targets) with ordinality f (organization_id, destination, n)
+          from unnest(v_flow_orgs, v_flow_targets, v_flow_classes) with ordinality f (organization_id, destination, interactive, n)
          where not v_alone
     ), waiting as (
-        select f.*, d.due_at, f.by_destination + row_number() over (partition by f.n order by d.due_at) as in_destination
+        select f.*, d.due_at, row_number() over (partition by f.n order by d.due_at) as nth
           from flow f
          cross join lateral (
             select d.due_at
               from delivery d
              where d.consumer_id = p_consumer
+               and d.interactive = f.interactive
                and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
                and d.lease_token is null
                and not d.suspect
                and d.due_at <= now()
              order by d.organization_id, d.destination, d.due_at
-             limit case when v_orgs >= v_room then 1 else least(p_share, v_room) end
+             limit case when case when f.interactive then v_interactive else v_bulk end >= v_room then 1 else least(p_share, v_room) end
          ) d
-    ), placed as (
-        select w.*, w.by_organization + row_number() over (partition by w.organization_id order by w.in_destination, w.due_at) as place
+    ), ranked as (
+        select w.*, m.may and row_number() over (partition by m.may order by w.by_organization + w.nth, w.n) <= least(p_bulk, p_limit + p_overflow) as reserved
           from waiting w
-         where w.flows = 1 and w.by_organization + w.in_destination - w.by_destination <= p_share or w.in_destination <= v_half
+         cross join lateral (
+            select not w.interactive and w.by_organization + w.nth <= p_share and (not w.several or w.by_destination + w.nth <= v_half) as may
+         ) m
+    ), lined_up as (
+        select r.*, r.by_destination
+                   + row_number() over (partition by r.organization_id, r.destination order by r.reserved desc, r.interactive desc, r.due_at)
+                   as in_destination
+          from ranked r
+    ), placed as (
+        select l.*, l.by_organization
+                   + row_number() over (partition by l.organization_id order by l.reserved desc, l.interactive desc, l.in_destination, l.due_at)
+                   as place
+          from lined_up l
+         where not l.several and l.by_organization + l.in_destination - l.by_destination <= p_share or l.in_destination <= v_half
     ), turns as (
-        select p.*, row_number() over (partition by p.place > p_share order by p.place, p.n) as turn,
-               count(*) filter (where p.place <= p_share) over () as within
+        select p.*, row_number() over (partition by p.place > p_share order by p.reserved desc, p.interactive desc, p.place, p.n) as turn,
+               count(*) filter (where p.place <= p_share) over () as within,
+               p_limit + p_overflow + least(count(*) filter (where p.place <= p_share and p.interactive) over (), p_express) as room
           from placed p
          where p.place <= p_share or p.destination <> c_none and p.greedy and p.in_destination <= v_half
     ), quota as (
-        select t.organization_id, t.destination, count(*) as n
+        select t.organization_id, t.destination, t.interactive, count(*) as n
           from turns t
-         where t.turn <= case when t.place <= p_share then v_room else least(p_side, v_room - t.within) end
-         group by t.organization_id, t.destination
+         where t.turn <= case when t.place <= p_share then t.room else least(p_side, t.room - t.within) end
+         group by t.organization_id, t.destination, t.interactive
     )
-    select coalesce(array_agg(d.at), '{}') into v_taken
+    select coalesce(array_agg(d.at), '{}'), count(*) filter (where q.interactive) into v_taken, v_interactive
       from quota q
      cross join lateral (
         select d.ctid as at
           from delivery d
          where d.consumer_id = p_consumer
+           and d.interactive = q.interactive
            and (d.organization_id, d.destination) between (q.organization_id, q.destination) and (q.organization_id, q.destination)
            and d.lease_token is null
            and not d.suspect
@@ -1475,18 +1967,19 @@ begin
          limit q.n
            for update of d skip locked
      ) d;
-    if cardinality(v_taken) >= p_limit then
+    if cardinality(v_taken) >= p_limit + (case when true = any (v_flow_classes) then p_express else 0 end) then
         return v_taken;
     end if;
 
     -- Who still has work due, and where.
-    select array_agg(f.organization_id), array_agg(f.destination), count(distinct f.organization_id)
-      into v_flow_orgs, v_flow_targets, v_orgs
-      from unnest(v_flow_orgs, v_flow_targets) f (organization_id, destination)
+    select array_agg(f.organization_id), array_agg(f.destination), array_agg(f.interactive), count(distinct f.organization_id)
+      into v_flow_orgs, v_flow_targets, v_flow_classes, v_orgs
+      from unnest(v_flow_orgs, v_flow_targets, v_flow_classes) f (organization_id, destination, interactive)
      cross join lateral (
         select
           from delivery d
          where d.consumer_id = p_consumer
+           and d.interactive = f.interactive
            and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
            and d.lease_token is null
            and not d.suspect
@@ -1499,34 +1992,42 @@ begin
         return v_taken;
     end if;
     v_single := v_flow_orgs[1];
+    v_room := greatest(p_limit - cardinality(v_taken) + least(v_interactive, p_express), 0); -- for any class
     with flow as materialized (
-        select f.destination,
+        select f.destination, f.interactive,
                coalesce((select sum(h.n) from unnest(p_orgs, p_destinations, p_held) h (o, d, n) where h.o = v_single and h.d = f.destination), 0)
                    + (select count(*) from delivery d where d.ctid = any (v_taken) and d.organization_id = v_single and d.destination = f.destination)
                    as by_destination
-          from unnest(v_flow_targets) f (destination)
+          from unnest(v_flow_targets, v_flow_classes) f (destination, interactive)
     ), waiting as (
-        select f.destination, d.due_at, f.by_destination + row_number() over (partition by f.destination order by d.due_at) as in_destination
+        select f.destination, f.interactive, d.due_at,
+               f.by_destination + row_number() over (partition by f.destination, f.interactive order by d.due_at) as in_destination
           from flow f
          cross join lateral (
             select d.due_at
               from delivery d
              where d.consumer_id = p_consumer
+               and d.interactive = f.interactive
                and (d.organization_id, d.destination) between (v_single, f.destination) and (v_single, f.destination)
                and d.lease_token is null
                and not d.suspect
                and d.due_at <= now()
                and d.ctid <> all (v_taken)
              order by d.organization_id, d.destination, d.due_at
-             limit p_limit - cardinality(v_taken)
+             limit v_room + case when f.interactive then greatest(p_express - v_interactive, 0) else 0 end
          ) d
-    ), chosen as (
-        select w.destination
+    ), ranked as (
+        select w.*, count(*) filter (where w.interactive) over () as interactives,
+               not w.interactive and row_number() over (partition by w.interactive order by w.in_destination, w.due_at)
+                   <= least(p_bulk - cardinality(v_taken) + v_interactive, v_room) as reserved
           from waiting w
-         order by w.in_destination, w.due_at
-         limit p_limit - cardinality(v_taken)
+    ), turns as (
+        select r.*, row_number() over (order by r.reserved desc, r.interactive desc, r.in_destination, r.due_at) as turn from ranked r
     ), quota as (
-        select destination, count(*) as n from chosen group by destination
+        select t.destination, t.interactive, count(*) as n
+          from turns t
+         where t.turn <= v_room + least(t.interactives, greatest(p_express - v_interactive, 0))
+         group by t.destination, t.interactive
     )
     select array_agg(d.at) into v_rest
       from quota q
@@ -1534,6 +2035,7 @@ begin
         select d.ctid as at
           from delivery d
          where d.consumer_id = p_consumer
+           and d.interactive = q.interactive
            and (d.organization_id, d.destination) between (v_single, q.destination) and (v_single, q.destination)
            and d.lease_token is null
            and not d.suspect
@@ -1570,6 +2072,78 @@ begin
     perform bury_delivery(v_held, v_attempts, v_error, 'dead');
 end $function$
 
+CREATE OR REPLACE FUNCTION public.organization_pressure(p_organization_id uuid, p_before text DEFAULT 'normal'::text)
+ RETURNS text
+ LANGUAGE plpgsql
+ STABLE SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+ SET enable_sort TO 'off'
+ SET enable_seqscan TO 'off'
+ SET enable_bitmapscan TO 'off'
+ SET enable_hashjoin TO 'off'
+ SET enable_mergejoin TO 'off'
+ SET jit TO 'off'
+AS $function$
+declare
+    c_elevated constant int := 5000;
+    c_high     constant int := 20000;
+    v_n        int;
+begin
+    if (select o.status from organizations o where o.id = p_organization_id) is distinct from 'active' then
+        return 'normal';
+    end if;
+    select count(*) into v_n
+      from (
+        select
+          from consumers c
+         cross join lateral (
+            select '00000000-0000-0000-0000-000000000000'::uuid as id where c.name <> 'webhook-dispatch-worker'
+            union all
+            select s.id from webhook_subscriptions s
+             where c.name = 'webhook-dispatch-worker' and s.organization_id = p_organization_id and s.deleted_at is null and s.enabled
+         ) t
+         cross join (values (true), (false)) k (interactive)
+         cross join lateral (
+            (select from delivery d
+              where d.consumer_id = c.id and d.interactive = k.interactive and d.organization_id = p_organization_id and d.destination = t.id
+                and d.lease_token is null and not d.suspect and d.due_at <= now()
+              order by d.organization_id, d.destination, d.due_at
+              limit c_high)
+            union all
+            (select from delivery d
+              where d.consumer_id = c.id and d.interactive = k.interactive and d.organization_id = p_organization_id and d.destination = t.id
+                and d.lease_token is null and not d.suspect and d.due_at = 'infinity'
+              order by d.organization_id, d.destination, d.due_at
+              limit c_high)
+         ) w
+         where c.paused_at is null
+           and not exists (
+                select from paused_lane p
+                 where p.organization_id = p_organization_id and p.consumer_id = c.id and p.destination = t.id and p.lane = 1)
+         limit c_high
+      ) waiting;
+    return pressure_level(v_n, c_elevated, c_high, p_before);
+end $function$
+
+CREATE OR REPLACE FUNCTION public.pressure(p_organization_id uuid)
+ RETURNS text
+ LANGUAGE sql
+ STABLE SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+    select worst_pressure(installation_pressure(), organization_pressure(p_organization_id))
+$function$
+
+CREATE OR REPLACE FUNCTION public.pressure_level(p_value bigint, p_elevated bigint, p_high bigint, p_before text)
+ RETURNS text
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+    select case when p_value >= case when p_before = 'high' then p_high / 2 else p_high end then 'high'
+                when p_value >= case when p_before in ('elevated', 'high') then p_elevated / 2 else p_elevated end then 'elevated'
+                else 'normal' end
+$function$
+
 CREATE OR REPLACE FUNCTION public.refuse_event(p_fault text, p_prefix text DEFAULT ''::text)
  RETURNS void
  LANGUAGE plpgsql
@@ -1588,7 +2162,8 @@ CREATE OR REPLACE FUNCTION public.register_consumer(p_worker text, p_event_types
  SET search_path TO 'pg_catalog', 'public', 'pg_temp'
 AS $function$
 declare
-    v_id smallint;
+    v_id   smallint;
+    v_last uuid;
 begin
     if p_worker is null or length(p_worker) > 63 or p_worker !~ '^[a-z][a-z0-9]*(-[a-z0-9]+)*-worker$' then
         raise exception 'p_worker: must be kebab-case, end in -worker and have at most 63 characters' using errcode = '22023';
@@ -1610,17 +2185,55 @@ begin
     if found then
         return;
     end if;
-    -- What is not relayed yet is told apart by its number, and by the clock only when p_since has not come.
+    -- Without a past to catch up with it begins after the latest emission, by number: neither a transaction that is open at
+    -- this moment nor a clock that is set back makes it begin earlier. The clock tells only what p_since itself is about.
     insert into consumers (name, event_types, effect, retry_steps, retry_jitter, max_attempts, external, starts_after, starts_at)
     values (p_worker, p_event_types, 'at_least_once',
         array['30 seconds', '1 minute', '2 minutes', '5 minutes', '10 minutes', '30 minutes', '1 hour', '2 hours']::interval[], 0.3, 8, true,
-        coalesce((select max(o.emit_no) from outbox o where o.created_at < p_since), 0),
+        case when p_since >= now() then last_emit_no() else coalesce((select max(o.emit_no) from outbox o where o.created_at < p_since), 0) end,
         case when p_since > now() then p_since end)
     returning id into v_id;
-    perform backfill_consumer(v_id, p_since);
+    if p_since < now() then
+        loop
+            select b.last_id into v_last
+              from backfill_deliveries(v_id, '00000000-0000-0000-0000-000000000000', null, p_since, null, v_last, 1000, true) b;
+            exit when v_last is null;
+        end loop;
+    end if;
 end $function$
 
 CREATE OR REPLACE FUNCTION public.relay_events(p_limit integer)
+ RETURNS integer
+ LANGUAGE plpgsql
+AS $function$
+declare
+    v_now   timestamptz := clock_timestamp();
+    v_first timestamptz;
+    v_n     int;
+    v_job   discarded_job;
+begin
+    select w.not_before into v_first from waiting_job w order by w.not_before limit 1;
+    if v_first <= v_now then
+        perform from relay_state for update;
+        with due as materialized (
+            select w.event_id from waiting_job w where w.not_before <= v_now order by w.not_before limit p_limit for update skip locked
+        ), gone as (
+            delete from waiting_job w using due d where w.event_id = d.event_id returning w.*
+        )
+        insert into outbox (event_id, organization_id, event_type, created_at, lane, not_before)
+        select event_id, organization_id, event_type, not_before, lane, not_before from gone order by not_before, event_id;
+    end if;
+    v_n := relay_outbox(p_limit);
+    for v_job in
+        select d.* from discarded_job d where exists (select from event_position p where p.event_id = d.event_id) order by d.event_id limit p_limit
+    loop
+        perform discard_deliveries(v_job.event_id, v_job.reason);
+        delete from discarded_job where event_id = v_job.event_id;
+    end loop;
+    return v_n;
+end $function$
+
+CREATE OR REPLACE FUNCTION public.relay_outbox(p_limit integer)
  RETURNS integer
  LANGUAGE plpgsql
 AS $function$
@@ -1700,7 +2313,7 @@ CREATE OR REPLACE FUNCTION public.reorder_lanes(p_consumers smallint[], p_destin
 AS $function$
 begin
     if exists (select from unnest(p_lanes) l where l <> 0) then
-        perform from relay_state for update;
+        perform hold_lanes();
         perform advance_lanes(p_consumers, p_destinations, p_orgs, p_lanes);
     end if;
 end $function$
@@ -1748,4 +2361,12 @@ CREATE OR REPLACE FUNCTION public.uuid_v7_floor(p_at timestamp with time zone)
  IMMUTABLE PARALLEL SAFE
 AS $function$
     select (lpad(to_hex((extract(epoch from p_at) * 1000)::bigint), 12, '0') || '70008000000000000000')::uuid
+$function$
+
+CREATE OR REPLACE FUNCTION public.worst_pressure(VARIADIC p_levels text[])
+ RETURNS text
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+    select case when 'high' = any (p_levels) then 'high' when 'elevated' = any (p_levels) then 'elevated' else 'normal' end
 $function$

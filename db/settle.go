@@ -108,6 +108,8 @@ const settleDeliveriesSQL = `
 	  from mine
 	 where (select count(id) from buried) >= 0 -- or nobody would ask for it`
 
+// Only of lanes whose current delivery was held: to wait for the row of another
+// could make two who settle wait for each other.
 const advanceLanesSQL = `select advance_lanes(@consumer_ids::smallint[], @destinations::uuid[], @org_ids::uuid[], @lanes::bigint[])`
 
 // maxErrorText bounds what is kept of an error or an answer, in bytes.
@@ -129,24 +131,31 @@ func (d *DB) Settle(ctx context.Context, settlements []bus.Settlement) (lost []b
 // settle needs a transaction when one of the deliveries is in a lane.
 func settle(ctx context.Context, c conn, settlements []bus.Settlement) ([]bus.Lease, error) {
 	leases := make([]bus.Lease, len(settlements))
-	ordered := false
 	for i, s := range settlements {
 		leases[i] = s.Delivery.Lease()
-		ordered = ordered || s.Delivery.Lane != 0
 	}
 	args := leaseColumns(leases)
-	lanes := named{"consumer_ids": args["consumer_ids"], "destinations": args["destinations"], "org_ids": args["org_ids"], "lanes": args["lanes"]}
 	addVerdictColumns(args, settlements)
 	settled, err := collect[bus.Lease](ctx, c, settleDeliveriesSQL, args)
-	if err == nil && ordered {
-		// A statement of its own: it sees what has come into a lane, or has paused it,
-		// while the one before waited for its row.
-		_, err = c.Exec(ctx, advanceLanesSQL, lanes)
-	}
 	if err != nil {
 		return nil, wrap("settle deliveries", err)
 	}
-	return missing(leases, settled), nil
+	return missing(leases, settled), advanceLanes(ctx, c, settled)
+}
+
+// advanceLanes lets the next ones of their lanes follow deliveries that were
+// settled. It is a statement of its own: it sees what has come into a lane, or
+// has paused it, while the one before waited for its row.
+func advanceLanes(ctx context.Context, c conn, settled []bus.Lease) error {
+	ordered := slices.DeleteFunc(slices.Clone(settled), func(l bus.Lease) bool { return l.Lane == 0 })
+	if len(ordered) == 0 {
+		return nil
+	}
+	args := leaseColumns(ordered)
+	delete(args, "seqs")
+	delete(args, "tokens")
+	_, err := c.Exec(ctx, advanceLanesSQL, args)
+	return wrap("advance lanes", err)
 }
 
 func addVerdictColumns(args named, settlements []bus.Settlement) {

@@ -74,7 +74,7 @@ func (d *DB) SetUp(ctx context.Context, in NewInstallation) (Installed, error) {
 		if _, err := tx.Exec(ctx, insertFirstAdminSQL, named{"org_id": org.ID, "user_id": user}); err != nil {
 			return wrap("make user an admin", err)
 		}
-		t := &OrgTx{tx: tx, box: d.box, org: org.ID, actor: actor}
+		t := &OrgTx{tx: tx, box: d.box, gauge: &d.gauge, org: org.ID, actor: actor}
 		if err := t.audit(ctx, auditEntry{
 			action: "user.created", resourceType: "user", resourceID: user,
 			metadata: map[string]any{"role": RoleAdmin, "platform": PlatformFull},

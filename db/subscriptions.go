@@ -1,8 +1,10 @@
 package db
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,6 +19,7 @@ type Subscription struct {
 	EventTypes          []string
 	HasSecret           bool
 	Enabled             bool
+	Ordering            bus.Ordering
 	ConsecutiveFailures int
 	LastStatus          *int
 	LastError           *string
@@ -29,7 +32,8 @@ type Subscription struct {
 type NewSubscription struct {
 	URL        string
 	EventTypes []string
-	Secret     string // "" signs nothing
+	Secret     string       // "" signs nothing
+	Ordering   bus.Ordering // "" is bus.OrderingNone
 }
 
 func (n NewSubscription) check() error {
@@ -40,6 +44,9 @@ func (n NewSubscription) check() error {
 		if err := bus.CheckPattern(fmt.Sprintf("event_types.%d", i), p); err != nil {
 			return err
 		}
+	}
+	if !slices.Contains([]bus.Ordering{"", bus.OrderingNone, bus.OrderingKey, bus.OrderingStrict}, n.Ordering) {
+		return bus.Invalid("ordering", "must be none, key or strict")
 	}
 	if n.Secret == "" {
 		return nil
@@ -55,9 +62,9 @@ const maxSubscriptions = 100
 const countSubscriptionsSQL = `select count(*) from webhook_subscriptions where organization_id = @org_id and deleted_at is null`
 
 const insertSubscriptionSQL = `
-	insert into webhook_subscriptions (id, organization_id, url, event_types, secret_encrypted)
-	values (@id, @org_id, @url, @event_types, @secret_encrypted)
-	returning id, url, event_types, secret_encrypted is not null as has_secret, enabled, consecutive_failures, last_status::int,
+	insert into webhook_subscriptions (id, organization_id, url, event_types, ordering, secret_encrypted)
+	values (@id, @org_id, @url, @event_types, @ordering, @secret_encrypted)
+	returning id, url, event_types, secret_encrypted is not null as has_secret, enabled, ordering, consecutive_failures, last_status::int,
 	          last_error, last_delivered_at, created_at`
 
 // CreateSubscription makes a subscription, which receives what is emitted from
@@ -83,13 +90,14 @@ func (t *OrgTx) CreateSubscription(ctx context.Context, n NewSubscription) (Subs
 	}
 	sub, err := one[Subscription](ctx, t.tx, insertSubscriptionSQL, named{
 		"id": id, "org_id": t.org, "url": n.URL, "event_types": n.EventTypes, "secret_encrypted": sealed,
+		"ordering": cmp.Or(n.Ordering, bus.OrderingNone),
 	})
 	if err != nil {
 		return Subscription{}, wrap("create subscription", err)
 	}
 	return sub, t.audit(ctx, auditEntry{
 		action: "webhook_subscription.created", resourceType: "webhook_subscription", resourceID: id,
-		metadata: map[string]any{"event_types": n.EventTypes},
+		metadata: map[string]any{"event_types": n.EventTypes, "ordering": sub.Ordering},
 	})
 }
 
@@ -97,7 +105,7 @@ func (t *OrgTx) CreateSubscription(ctx context.Context, n NewSubscription) (Subs
 func secretPlace(table string, id uuid.UUID) string { return table + ":" + id.String() }
 
 const subscriptionColumnsSQL = `
-	select id, url, event_types, secret_encrypted is not null as has_secret, enabled, consecutive_failures, last_status::int,
+	select id, url, event_types, secret_encrypted is not null as has_secret, enabled, ordering, consecutive_failures, last_status::int,
 	       last_error, last_delivered_at, created_at
 	  from webhook_subscriptions
 	 where organization_id = @org_id and deleted_at is null`
@@ -120,6 +128,11 @@ func (t *OrgTx) Subscription(ctx context.Context, id uuid.UUID) (Subscription, e
 	sub, err := one[Subscription](ctx, t.tx, showSubscriptionSQL, named{"org_id": t.org, "id": id})
 	return sub, wrap("load subscription", err)
 }
+
+// Whoever resumes a lane of the subscription right now is waited for.
+const forgetPausedSQL = `
+	delete from paused_lane
+	 where organization_id = @org_id and consumer_id = (select id from consumers where name = @consumer) and destination = @id`
 
 // Deleting settles what waits for the subscription. A delivery that is being
 // sent right now loses its row, so its verdict is refused; one that is being
@@ -156,12 +169,30 @@ const deleteSubscriptionSQL = `
 	)
 	select (select count(*) from dropped)::int as discarded from gone`
 
+// What was relayed while the deliveries were waited for is behind one that is gone.
+const advanceLeftSQL = `
+	select advance_lanes(array_agg(l.consumer_id), array_agg(l.destination), array_agg(l.organization_id), array_agg(l.lane))
+	  from (select distinct d.consumer_id, d.destination, d.organization_id, d.lane
+	          from delivery d
+	         where d.consumer_id = (select id from consumers where name = @consumer) and d.destination = @id and d.organization_id = @org_id
+	           and d.lane <> 0) l`
+
 // DeleteSubscription ends a subscription. Deliveries that wait for it are
 // discarded and say so; its dead ones stay listed.
 func (t *OrgTx) DeleteSubscription(ctx context.Context, id uuid.UUID) error {
-	var discarded int
-	err := t.tx.QueryRow(ctx, deleteSubscriptionSQL, named{"org_id": t.org, "id": id, "consumer": bus.WebhookDispatch}).Scan(&discarded)
+	args := named{"org_id": t.org, "id": id, "consumer": bus.WebhookDispatch}
+	tag, err := t.tx.Exec(ctx, forgetPausedSQL, args)
+	if err == nil && tag.RowsAffected() > 0 {
+		err = t.holdLanes(ctx) // what is added to a paused lane does not wait for its deliveries
+	}
 	if err != nil {
+		return wrap("delete subscription", err)
+	}
+	var discarded int
+	if err := t.tx.QueryRow(ctx, deleteSubscriptionSQL, args).Scan(&discarded); err != nil {
+		return wrap("delete subscription", err)
+	}
+	if _, err := t.tx.Exec(ctx, advanceLeftSQL, args); err != nil {
 		return wrap("delete subscription", err)
 	}
 	return t.audit(ctx, auditEntry{

@@ -60,7 +60,7 @@ func TestPartitionsCarryNoGrants(t *testing.T) {
 
 // Whatever a statement says, the role of the API sees one organization. Each
 // table that it may read is asked for everything.
-func TestAPIRoleSeesNoRowOfAnotherOrganization(t *testing.T) {
+func TestInvariant11APIRoleSeesNoRowOfAnotherOrganization(t *testing.T) {
 	t.Parallel()
 	a, b := setup(t), setup(t)
 	typ := ownType()
@@ -158,7 +158,7 @@ func TestAPIRoleEmitsForItsOwnOrganizationOnly(t *testing.T) {
 	}
 }
 
-func TestSubscriptionReceivesNoEventOfAnotherOrganization(t *testing.T) {
+func TestInvariant11SubscriptionReceivesNoEventOfAnotherOrganization(t *testing.T) {
 	t.Parallel()
 	a := withWebhooks(t)
 	b := a

@@ -127,3 +127,31 @@ func (w world) states(event uuid.UUID) map[string]string {
 	}
 	return states
 }
+
+// logRow is the event's row in the log as it lies there, with the place and the
+// transaction of its version: an update that changes nothing would show too.
+func (w world) logRow(event uuid.UUID) string {
+	w.Helper()
+	var row string
+	err := dbtest.Row(w.T, w.url, "select concat_ws(' ', e.tableoid::regclass, e.ctid, e.xmin, e.xmax, e::text) from event_log e where e.id = $1", []any{event}, &row)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return row
+}
+
+// waiting counts the sessions of the database that wait for a lock behind the one
+// of pid, or in the queue for it, in a statement that contains text.
+func (w world) waiting(pid uint32, text string) int {
+	w.Helper()
+	return w.count(`
+		with recursive behind as (
+		    select $1::int as pid
+		    union
+		    select a.pid from pg_stat_activity a join behind b on b.pid = any (pg_blocking_pids(a.pid)) where a.datname = current_database()
+		)
+		select count(*)
+		  from behind
+		  join pg_stat_activity a using (pid)
+		 where a.pid <> $1 and a.wait_event_type = 'Lock' and position($2 in a.query) > 0`, int(pid), text)
+}

@@ -29,8 +29,9 @@ type Options struct {
 	// ProbesOnly leaves everything out but the answers to probes, for a process
 	// that does other work.
 	ProbesOnly bool
-	// Ready is nil while the loops of the process are alive. It may be nil.
-	Ready func(ctx context.Context) error
+	// Checks are what readiness asks beside the database, by name. An error that
+	// is a ReasonError is told to whoever asks.
+	Checks map[string]func(ctx context.Context) error
 }
 
 // New returns the handler of everything that the server answers.
@@ -48,7 +49,7 @@ func New(o Options) http.Handler {
 	r.NotFound(notFound)
 	r.MethodNotAllowed(methodNotAllowed(r))
 
-	h := health{db: o.DB, ready: o.Ready, logger: o.Logger}
+	h := health{db: o.DB, checks: o.Checks, logger: o.Logger}
 	r.Get("/livez", h.live)
 	r.Get("/readyz", h.readiness)
 	r.Get("/healthz", h.readiness)

@@ -273,16 +273,21 @@ func TestProbesTellWhichCheckFailed(t *testing.T) {
 	}
 	still := func(context.Context) error { return errors.New("relay-of-host-7 stands still") }
 	alive := func(context.Context) error { return nil }
+	twice := func(context.Context) error { return fmt.Errorf("on host-7: %w", ReasonError("registered twice")) }
+	loops := func(check func(context.Context) error) map[string]func(context.Context) error {
+		return map[string]func(context.Context) error{"loops": check, "handlers": alive}
+	}
 	for name, tt := range map[string]struct {
 		options Options
 		status  int
 		want    verdict
 	}{
-		"all is well":      {Options{Ready: alive}, http.StatusOK, verdict{Status: "ok"}},
+		"all is well":      {Options{Checks: loops(alive)}, http.StatusOK, verdict{Status: "ok"}},
 		"no loops":         {Options{}, http.StatusOK, verdict{Status: "ok"}},
-		"a loop is still":  {Options{Ready: still}, http.StatusServiceUnavailable, verdict{Status: "unavailable", Failed: []string{"loops"}}},
+		"a loop is still":  {Options{Checks: loops(still)}, http.StatusServiceUnavailable, verdict{Status: "unavailable", Failed: []string{"loops"}}},
+		"for a reason":     {Options{Checks: loops(twice)}, http.StatusServiceUnavailable, verdict{Status: "unavailable", Failed: []string{"loops"}, Reasons: map[string]string{"loops": "registered twice"}}},
 		"schema is old":    {Options{DB: oldDB}, http.StatusServiceUnavailable, verdict{Status: "unavailable", Failed: []string{"schema"}}},
-		"database is gone": {Options{DB: goneDB, Ready: still}, http.StatusServiceUnavailable, verdict{Status: "unavailable", Failed: []string{"database", "loops"}}},
+		"database is gone": {Options{DB: goneDB, Checks: loops(still)}, http.StatusServiceUnavailable, verdict{Status: "unavailable", Failed: []string{"database", "loops"}, Reasons: map[string]string{"database": "the database does not answer"}}},
 	} {
 		w := setup(t, tt.options)
 		for _, path := range []string{"/readyz", "/healthz"} {

@@ -4,8 +4,8 @@ package bench
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -31,14 +31,13 @@ type Result struct {
 
 // Options say what to measure and how much of it.
 type Options struct {
-	URL           string // of an empty database that is the bench's own
+	URL           string // of a database that is the bench's own and has the schema
 	Events        int    // of a backlog to drain
 	FanOut        int    // events for three consumers each
 	Organizations int
 	Payload       int           // bytes of JSON
 	Span          time.Duration // of what is measured by time
 	Rate          int           // events a second when latency is measured
-	Connections   int           // to a webhook receiver
 	Logger        *slog.Logger
 }
 
@@ -68,12 +67,20 @@ func Scenarios() []string {
 	return names
 }
 
-// Run measures scenarios, all when none is named, and hands each number to emit.
-func Run(ctx context.Context, o Options, names []string, emit func(Result) error) error {
+// Check refuses names that nothing is measured by.
+func Check(names []string) error {
 	for _, name := range names {
 		if !slices.Contains(Scenarios(), name) {
 			return bus.Invalid("scenario", "must be one of "+strings.Join(Scenarios(), ", "))
 		}
+	}
+	return nil
+}
+
+// Run measures scenarios, all when none is named, and hands each number to emit.
+func Run(ctx context.Context, o Options, names []string, emit func(Result) error) error {
+	if err := Check(names); err != nil {
+		return err
 	}
 	r := &run{Options: o, emit: emit}
 	if err := r.open(ctx); err != nil {
@@ -111,16 +118,10 @@ const typ = bus.Type("custom.bench")
 var consumers = []string{"bench-a-worker", "bench-b-worker", "bench-c-worker"} //nolint:gochecknoglobals // a constant that the language has no form for
 
 func (r *run) open(ctx context.Context) (err error) {
-	m, err := db.NewMigrator(r.URL)
-	if err != nil {
-		return err
-	}
-	_, err = m.Up(ctx)
-	if err = errors.Join(err, m.Close()); err != nil {
-		return err
-	}
+	key := make([]byte, 32) // of secrets that live as long as the database
+	_, _ = rand.Read(key)   // never fails
 	r.relayDue, r.drainDue = make(chan struct{}, 1), make(chan struct{}, 1)
-	if r.store, err = db.Open(ctx, r.URL, db.Options{Emitted: func() { nudge(r.relayDue) }, Due: func() { nudge(r.drainDue) }}); err != nil {
+	if r.store, err = db.Open(ctx, r.URL, db.Options{MasterKey: key, Emitted: func() { nudge(r.relayDue) }, Due: func() { nudge(r.drainDue) }}); err != nil {
 		return err
 	}
 	if r.pool, err = pgxpool.New(ctx, r.URL); err != nil {

@@ -43,7 +43,7 @@ func (r *run) webhook(ctx context.Context) error {
 	}
 	for _, org := range r.orgs {
 		err := r.store.InOrg(ctx, org, actor(), func(t *db.OrgTx) error {
-			_, err := t.CreateSubscription(ctx, db.NewSubscription{URL: url, EventTypes: []string{string(typ)}, Secret: "whsec_of_the_bench_alone"})
+			_, err := t.CreateSubscription(ctx, db.NewSubscription{URL: url, EventTypes: []string{string(typ)}, Secret: "a secret that only the bench has"})
 			return err
 		})
 		if err != nil {

@@ -22,6 +22,8 @@ type Subject interface {
 	NewOrg() uuid.UUID
 	// EmitTo is Emit for an organization, with a destination or the zero one.
 	EmitTo(org, destination uuid.UUID, typ bus.Type, n int) []uuid.UUID
+	// MakeInteractive makes the deliveries of events interactive.
+	MakeInteractive(events ...uuid.UUID)
 	// Suspend makes an organization's deliveries wait.
 	Suspend(org uuid.UUID)
 	// Disable makes the deliveries for a destination of an organization wait.
@@ -86,6 +88,13 @@ func Conformance(t *testing.T, newLog func(t *testing.T) Subject) {
 		"a destination is not kept waiting by one that hangs":          destinationBesideAGreedyOne,
 		"a hundred organizations take turns":                           organizationsTakeTurns,
 		"what waits for a pause hides nothing":                         pausedHidesNothing,
+		"interactive comes first, whoever it is for":                   interactiveComesFirst,
+		"interactive comes first beside a backlog of the same":         interactiveBesideABacklog,
+		"bulk leaves the express slots free":                           bulkLeavesExpressSlots,
+		"interactive alone gets the express slots too":                 interactiveAloneGetsAll,
+		"bulk is not kept waiting by interactive for ever":             bulkIsNotStarved,
+		"shares hold across the classes":                               sharesHoldAcrossClasses,
+		"in each class organizations take turns":                       classesTakeTurnsApart,
 	}
 	for name, test := range suite {
 		t.Run(name, func(t *testing.T) {

@@ -31,18 +31,19 @@ type Log struct {
 
 // row is a delivery, finished or not.
 type row struct {
-	key       bus.Key
-	consumer  bus.Consumer
-	event     bus.Event
-	dueAt     time.Time // from then on it may be claimed: a lease moves it to its end
-	leased    bool
-	token     int64
-	attempts  int
-	suspect   bool        // a process died with it in hand
-	crashes   int         // of processes that had it as their suspect
-	begun     bool        // the effect of the attempt in hand, or of one whose process died
-	outcome   bus.Verdict // empty while unfinished
-	lastError string
+	key         bus.Key
+	consumer    bus.Consumer
+	event       bus.Event
+	interactive bool
+	dueAt       time.Time // from then on it may be claimed: a lease moves it to its end
+	leased      bool
+	token       int64
+	attempts    int
+	suspect     bool        // a process died with it in hand
+	crashes     int         // of processes that had it as their suspect
+	begun       bool        // the effect of the attempt in hand, or of one whose process died
+	outcome     bus.Verdict // empty while unfinished
+	lastError   string
 }
 
 // NewLog returns a Log with consumers registered.
@@ -90,7 +91,8 @@ func (l *Log) EmitTo(org, destination uuid.UUID, typ bus.Type, n int) []uuid.UUI
 // LeaseTime is how long a claim or an extension lasts.
 func (l *Log) LeaseTime() time.Duration { return l.Lease }
 
-// Claim leases due deliveries, those that are due longest first.
+// Claim leases due deliveries, interactive ones and then those that are due
+// longest first.
 func (l *Log) Claim(ctx context.Context, c bus.Claim) ([]bus.Delivery, error) {
 	if err := ask(ctx, l.Hooks.Claim, c); err != nil {
 		return nil, err
@@ -122,7 +124,7 @@ func (l *Log) claim(c bus.Claim) []bus.Delivery {
 			l.grant(r)
 			claimed = append(claimed, bus.Delivery{
 				Key: r.key, ID: bus.DeliveryID(r.event.ID, w.Consumer, r.key.Destination), Token: r.token,
-				Consumer: w.Consumer, Event: r.event, Suspect: r.suspect, Unknown: r.begun,
+				Consumer: w.Consumer, Event: r.event, Suspect: r.suspect, Unknown: r.begun, Interactive: r.interactive,
 				Attempt: r.attempts + 1, Budgeted: r.attempts + 1, MaxAttempts: r.consumer.Retry.MaxAttempts,
 			})
 		}

@@ -1,6 +1,7 @@
 package bustest
 
 import (
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -55,6 +56,15 @@ func (l *Log) Elapse(d time.Duration) {
 
 // NewOrg returns an organization of its own.
 func (l *Log) NewOrg() uuid.UUID { return uuid.New() }
+
+// MakeInteractive makes the deliveries of events interactive.
+func (l *Log) MakeInteractive(events ...uuid.UUID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.rows {
+		r.interactive = r.interactive || slices.Contains(events, r.event.ID)
+	}
+}
 
 // Suspend makes an organization's deliveries wait.
 func (l *Log) Suspend(org uuid.UUID) { l.pause(org) }

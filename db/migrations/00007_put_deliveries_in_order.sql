@@ -28,7 +28,7 @@ create table paused_lane (
     consumer_id     smallint not null,
     destination     uuid not null,
     lane            bigint not null check (lane <> 0),
-    reason          text,
+    reason          text not null,
     actor_name      text not null,
     paused_at       timestamptz not null default clock_timestamp(),
     primary key (organization_id, consumer_id, destination, lane)
@@ -36,6 +36,9 @@ create table paused_lane (
 alter table paused_lane enable row level security;
 create policy own_organization on paused_lane using (organization_id = current_organization()) with check (organization_id = current_organization());
 grant select, insert, delete on paused_lane to deskcomm_api;
+-- For what a person does to the head of a lane.
+grant update (due_at, not_before) on delivery to deskcomm_api;
+grant insert on dead_delivery to deskcomm_api;
 
 -- +goose StatementBegin
 -- last_emit_no is the number of the latest emission. Who begins to read starts after it, and not at an instant: the clock
@@ -60,8 +63,7 @@ alter table webhook_subscriptions alter column starts_after set default last_emi
 create function event_lane(p_entity_kind text, p_entity_id uuid, p_metadata jsonb) returns bigint
 language sql immutable parallel safe
 as $$
-    select case when h in (0, 1) then 2 else coalesce(h, 0) end
-      from hashtextextended(coalesce(p_metadata ->> 'order_key', p_entity_kind || ':' || p_entity_id), 0) h
+    select coalesce(hashtextextended(coalesce(p_metadata ->> 'order_key', p_entity_kind || ':' || p_entity_id::text), 0) | 2, 0)
 $$;
 -- +goose StatementEnd
 
@@ -75,6 +77,48 @@ $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
+-- event_fault is the rule that an event breaks, as a field and what it must be, or null.
+create function event_fault(p_event_type text, p_entity_kind text, p_payload jsonb, p_metadata jsonb, p_organization uuid, p_session uuid) returns text
+language sql immutable parallel safe
+as $$
+    select case
+        when p_organization is null then 'organization_id: an organization is required'
+        when p_session <> p_organization then 'organization_id: the organization must be the one of the session'
+        when p_event_type is null or p_event_type !~ '^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$' or length(p_event_type) > 100
+            then 'event_type: must be entity.action in lower snake case'
+        when p_entity_kind is null or p_entity_kind !~ '^[a-z][a-z0-9_]{0,62}$'
+            then 'entity_kind: must be a lower snake case name of at most 63 characters'
+        when jsonb_typeof(p_payload) <> 'object' then 'payload: must be a JSON object'
+        when jsonb_typeof(p_metadata) <> 'object' then 'metadata: must be a JSON object'
+        -- A number such as 1e131071 takes 16 bytes to store and as many digits to read: whoever reads it fails. What has
+        -- 1000 bytes cannot hold too many of them, and is not written out to be measured.
+        when (pg_column_size(p_payload) > 1000 or pg_column_compression(p_payload) is not null) and octet_length(p_payload::text) > 8388608
+            then 'payload: must have at most 8 MiB with its numbers written out'
+        when octet_length(p_metadata::text) > 65536
+            then 'metadata: must have at most 64 KiB'
+        when p_metadata ? 'order_key' and (jsonb_typeof(p_metadata -> 'order_key') <> 'string' or length(p_metadata ->> 'order_key') not between 1 and 255)
+            then 'metadata.order_key: must be a text of 1 to 255 characters'
+        when p_metadata ? 'idempotency_key'
+            and (jsonb_typeof(p_metadata -> 'idempotency_key') <> 'string' or length(p_metadata ->> 'idempotency_key') not between 1 and 255)
+            then 'metadata.idempotency_key: must be a text of 1 to 255 characters'
+        end
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- refuse_event raises what event_fault has found; p_prefix is where the event stands.
+create function refuse_event(p_fault text, p_prefix text default '') returns void
+language plpgsql
+as $$
+declare
+    v_field text := split_part(p_fault, ': ', 1);
+    v_code  text := case when p_fault like '% of the session' then '42501' else '22023' end;
+begin
+    raise exception using message = substr(p_fault, length(v_field) + 3), errcode = v_code, column = p_prefix || v_field;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
 -- append_event appends an event in the caller's transaction and returns its id. Its consumers get it when it is relayed, or
 -- not before p_not_before if that is later.
 create function append_event(
@@ -85,39 +129,19 @@ as $$
 declare
     v_session  uuid := nullif(current_setting('app.organization_id', true), '')::uuid;
     v_org      uuid := coalesce(p_organization_id, v_session);
+    v_payload  jsonb := coalesce(p_payload, '{}');
     v_metadata jsonb := coalesce(p_metadata, '{}');
     v_at       timestamptz := clock_timestamp();
     v_id       uuid := uuid_v7(v_at);
+    v_fault    text := event_fault(p_event_type, p_entity_kind, v_payload, v_metadata, v_org, v_session);
     v_first    uuid;
 begin
-    if v_org is null then
-        raise exception 'an organization is required' using errcode = '22023', column = 'organization_id';
-    elsif v_session <> v_org then
-        raise exception 'the organization must be the one of the session' using errcode = '42501', column = 'organization_id';
-    elsif p_event_type is null or p_event_type !~ '^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$' or length(p_event_type) > 100 then
-        raise exception 'must be entity.action in lower snake case' using errcode = '22023', column = 'event_type';
-    elsif p_entity_kind is null or p_entity_kind !~ '^[a-z][a-z0-9_]{0,62}$' then
-        raise exception 'must be a lower snake case name of at most 63 characters' using errcode = '22023', column = 'entity_kind';
-    elsif jsonb_typeof(coalesce(p_payload, '{}')) <> 'object' then
-        raise exception 'must be a JSON object' using errcode = '22023', column = 'payload';
-    elsif jsonb_typeof(v_metadata) <> 'object' then
-        raise exception 'must be a JSON object' using errcode = '22023', column = 'metadata';
-    elsif octet_length(coalesce(p_payload, '{}')::text) > 8388608 then
-        -- A number such as 1e131071 takes a few bytes to store and as many digits to read: whoever reads it fails.
-        raise exception 'must have at most 8 MiB with its numbers written out' using errcode = '22023', column = 'payload';
-    elsif octet_length(v_metadata::text) > 65536 then
-        raise exception 'must have at most 64 KiB' using errcode = '22023', column = 'metadata';
+    if v_fault is not null then
+        perform refuse_event(v_fault);
     elsif not exists (select from organizations where id = v_org) then
         raise exception 'must be an organization that exists' using errcode = '23503', column = 'organization_id';
-    elsif v_metadata ? 'order_key'
-        and (jsonb_typeof(v_metadata -> 'order_key') <> 'string' or length(v_metadata ->> 'order_key') not between 1 and 255) then
-        raise exception 'must be a text of 1 to 255 characters' using errcode = '22023', column = 'metadata.order_key';
     end if;
-
     if v_metadata ? 'idempotency_key' then
-        if jsonb_typeof(v_metadata -> 'idempotency_key') <> 'string' or length(v_metadata ->> 'idempotency_key') not between 1 and 255 then
-            raise exception 'must be a text of 1 to 255 characters' using errcode = '22023', column = 'metadata.idempotency_key';
-        end if;
         insert into event_dedup (organization_id, key, event_id)
         values (v_org, v_metadata ->> 'idempotency_key', v_id)
         on conflict (organization_id, key) do update set key = excluded.key
@@ -126,10 +150,9 @@ begin
             return v_first;
         end if;
     end if;
-
     with appended as (
         insert into event_log (id, organization_id, event_type, entity_kind, entity_id, payload, metadata, created_at)
-        values (v_id, v_org, p_event_type, p_entity_kind, p_entity_id, coalesce(p_payload, '{}'),
+        values (v_id, v_org, p_event_type, p_entity_kind, p_entity_id, v_payload,
             v_metadata || jsonb_build_object('emitted_at', extract(epoch from v_at)), v_at)
     )
     insert into outbox (event_id, organization_id, event_type, created_at, lane, not_before)
@@ -158,82 +181,137 @@ begin
 end $$;
 -- +goose StatementEnd
 
+create type lane_state as (
+    consumer_id smallint, destination uuid, organization_id uuid, lane bigint, first bigint, current bigint, in_hand boolean, paused boolean
+);
+
+-- +goose StatementBegin
+-- lane_states tells of each of the lanes which delivery is its first and which is current, null when there is none, whether
+-- the current one is in hand, and whether the lane is paused.
+--
+-- Comparing whole rows and ordering by all columns leaves the planner one index for each: whatever its statistics say, it
+-- must not walk what waits in a lane, nor all of the table in the order of seq.
+create function lane_states(p_consumers smallint[], p_destinations uuid[], p_orgs uuid[], p_lanes bigint[]) returns setof lane_state
+language sql stable
+as $$
+    select l.consumer_id, l.destination, l.organization_id, l.lane, f.seq, c.seq, c.lease_token is not null,
+           exists (
+            select from paused_lane p
+             where p.organization_id = l.organization_id and p.consumer_id = l.consumer_id and p.destination = l.destination and p.lane = l.lane)
+      from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
+      left join lateral (
+        select d.seq
+          from delivery d
+         where (d.consumer_id, d.destination, d.organization_id, d.lane)
+               between (l.consumer_id, l.destination, l.organization_id, l.lane) and (l.consumer_id, l.destination, l.organization_id, l.lane)
+         order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
+         limit 1
+      ) f on true
+      left join lateral (
+        select d.seq, d.lease_token
+          from delivery d
+         where (d.organization_id, d.consumer_id, d.destination, d.lane)
+               between (l.organization_id, l.consumer_id, l.destination, l.lane) and (l.organization_id, l.consumer_id, l.destination, l.lane)
+           and d.lane <> 0 and d.due_at < 'infinity'
+         order by d.organization_id, d.consumer_id, d.destination, d.lane
+         limit 1
+      ) c on true
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- lane_head is the place of the delivery that a person means who acts on a lane: the one in hand or due, else the first.
+create function lane_head(p_org uuid, p_consumer smallint, p_destination uuid, p_lane bigint) returns bigint
+language sql stable
+as $$
+    select coalesce(s.current, s.first) from lane_states(array[p_consumer], array[p_destination], array[p_org], array[p_lane]) s
+$$;
+-- +goose StatementEnd
+
 -- +goose StatementBegin
 -- advance_lanes makes the first delivery of each of the lanes current, unless the lane is paused or its current delivery is
--- in hand. Calling it again changes nothing, so it may be called by anybody and too often.
+-- in hand. Calling it again changes nothing.
 --
--- It is called after every change of which delivery of a lane is the first, in the same transaction. No change is missed:
--- who settles holds the row of the current delivery, and it is locked here first; who adds to lanes, or pauses or
--- resumes them, holds relay_state, see reorder_lanes. Each statement below sees what was committed while the one before it waited.
+-- It is called after every change of which delivery of a lane is the first, in the same transaction, and by two kinds of
+-- callers. Who ends a delivery has held the row of the current one. Who adds to a lane, pauses or resumes it, or does
+-- anything to it by hand, holds relay_state, see reorder_lanes; then the current ones are locked here, until none is seen
+-- that is not: while one was waited for the next may have become current, and have been ended by somebody who did not see
+-- what the caller adds. So both kinds wait for each other and for their own, and the later sees what the earlier has done.
 create function advance_lanes(p_consumers smallint[], p_destinations uuid[], p_orgs uuid[], p_lanes bigint[]) returns void
 language plpgsql security definer
 set search_path = pg_catalog, public, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+set enable_sort = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+    set plan_cache_mode = force_generic_plan
 as $$
+declare
+    v_locked  int;
+    v_seen    record;
+    v_changed int;
 begin
-    perform
-      from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
-      join delivery d using (consumer_id, destination, organization_id, lane)
-     where d.lane <> 0 and d.due_at < 'infinity'
-     order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
-       for update of d;
+    select array_agg(l.consumer_id), array_agg(l.destination), array_agg(l.organization_id), array_agg(l.lane)
+      into p_consumers, p_destinations, p_orgs, p_lanes
+      from (select distinct * from unnest(p_consumers, p_destinations, p_orgs, p_lanes) u (consumer_id, destination, organization_id, lane)
+             where u.lane <> 0
+             order by 1, 2, 3, 4) l;
+    loop
+        select count(*) into v_locked
+          from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
+         cross join lateral (
+            select d.seq
+              from delivery d
+             where (d.organization_id, d.consumer_id, d.destination, d.lane)
+                   between (l.organization_id, l.consumer_id, l.destination, l.lane) and (l.organization_id, l.consumer_id, l.destination, l.lane)
+               and d.lane <> 0 and d.due_at < 'infinity'
+             order by d.organization_id, d.consumer_id, d.destination, d.lane
+               for update of d
+         ) c;
+        select count(s.current) as current,
+               array_agg(s) filter (where not s.in_hand and s.current is not null and (s.paused or s.current <> s.first)) as back,
+               array_agg(s) filter (where not s.in_hand and not s.paused and s.current is distinct from s.first) as next
+          into v_seen
+          from lane_states(p_consumers, p_destinations, p_orgs, p_lanes) s;
+        continue when v_seen.current > v_locked;
 
-    with lane as (
-        select distinct * from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
-         where l.lane <> 0
-    )
-    update delivery d
-       set due_at = 'infinity', updated_at = clock_timestamp()
-      from lane l
-     cross join lateral (
-        select h.seq
-          from delivery h
-         where h.consumer_id = l.consumer_id and h.destination = l.destination and h.organization_id = l.organization_id and h.lane = l.lane
-         order by h.seq
-         limit 1
-     ) first
-     where d.consumer_id = l.consumer_id and d.destination = l.destination and d.organization_id = l.organization_id and d.lane = l.lane
-       and d.lane <> 0 and d.due_at < 'infinity' and d.lease_token is null
-       and (d.seq <> first.seq or exists (
-            select from paused_lane p
-             where p.organization_id = l.organization_id and p.consumer_id = l.consumer_id and p.destination = l.destination and p.lane = l.lane));
+        if v_seen.back is not null then
+            update delivery d
+               set due_at = 'infinity', not_before = greatest(d.not_before, d.due_at), updated_at = clock_timestamp()
+              from unnest(v_seen.back) s
+             where d.consumer_id = s.consumer_id and d.destination = s.destination and d.organization_id = s.organization_id
+               and d.lane = s.lane and d.seq = s.current;
+        end if;
+        exit when v_seen.next is null;
 
-    with lane as (
-        select distinct * from unnest(p_consumers, p_destinations, p_orgs, p_lanes) l (consumer_id, destination, organization_id, lane)
-         where l.lane <> 0
-    )
-    update delivery d
-       set due_at = greatest(clock_timestamp(), d.not_before), updated_at = clock_timestamp()
-      from lane l
-     cross join lateral (
-        select h.seq
-          from delivery h
-         where h.consumer_id = l.consumer_id and h.destination = l.destination and h.organization_id = l.organization_id and h.lane = l.lane
-         order by h.seq
-         limit 1
-     ) first
-     where d.consumer_id = l.consumer_id and d.destination = l.destination and d.organization_id = l.organization_id and d.lane = l.lane
-       and d.seq = first.seq and d.due_at = 'infinity'
-       and not exists (
-            select from paused_lane p
-             where p.organization_id = l.organization_id and p.consumer_id = l.consumer_id and p.destination = l.destination and p.lane = l.lane)
-       and not exists (
-            select from delivery c
-             where c.organization_id = l.organization_id and c.consumer_id = l.consumer_id and c.destination = l.destination and c.lane = l.lane
-               and c.lane <> 0 and c.due_at < 'infinity');
+        update delivery d
+           set due_at = greatest(clock_timestamp(), d.not_before), updated_at = clock_timestamp()
+          from unnest(v_seen.next) s
+         where d.consumer_id = s.consumer_id and d.destination = s.destination and d.organization_id = s.organization_id
+           and d.lane = s.lane and d.seq = s.first;
+        get diagnostics v_changed = row_count;
+        exit when v_changed = cardinality(v_seen.next); -- else one of them has been taken out meanwhile
+    end loop;
 end $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- reorder_lanes is advance_lanes for whoever has added deliveries to lanes, or paused or resumed them: it keeps the relay and
--- others of its kind waiting, which do the same.
+-- hold_lanes keeps everybody waiting who adds to lanes, or acts on them by hand. Who is to lock a delivery besides calls it
+-- before that.
+create function hold_lanes() returns void
+language sql volatile security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+    select from relay_state for update
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- reorder_lanes is advance_lanes for whoever has added deliveries to lanes, or paused or resumed them.
 create function reorder_lanes(p_consumers smallint[], p_destinations uuid[], p_orgs uuid[], p_lanes bigint[]) returns void
 language plpgsql security definer
 set search_path = pg_catalog, public, pg_temp
 as $$
 begin
     if exists (select from unnest(p_lanes) l where l <> 0) then
-        perform from relay_state for update;
+        perform hold_lanes();
         perform advance_lanes(p_consumers, p_destinations, p_orgs, p_lanes);
     end if;
 end $$;
@@ -315,15 +393,89 @@ begin
 end $$;
 -- +goose StatementEnd
 
-revoke execute on function append_event(text, text, uuid, jsonb, jsonb, uuid, timestamptz), advance_lanes(smallint[], uuid[], uuid[], bigint[]),
-    reorder_lanes(smallint[], uuid[], uuid[], bigint[]), last_emit_no() from public;
-grant execute on function last_emit_no(), reorder_lanes(smallint[], uuid[], uuid[], bigint[]), advance_lanes(smallint[], uuid[], uuid[], bigint[])
-    to deskcomm_api;
+-- What waits behind another has no time of its own.
+create or replace view event_log_status with (security_invoker = true) as
+select e.id, e.organization_id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at,
+       case when x.dead then 'dead'
+            when w.processing then 'processing'
+            when w.waiting or p.seq is null then 'pending'
+            else 'done' end as status,
+       coalesce(r.consumed_by, '{}') as consumed_by,
+       greatest(w.attempts, x.attempts, r.attempts, 0)::int as attempts,
+       coalesce(x.last_error, w.last_error) as last_error,
+       w.next_attempt_at
+  from event_log e
+  left join event_position p on p.event_id = e.id
+ cross join lateral (
+    select bool_or(d.lease_token is not null) as processing, count(*) > 0 as waiting, max(d.attempts) as attempts,
+           (array_agg(d.last_error order by d.updated_at desc) filter (where d.last_error is not null))[1] as last_error,
+           nullif(min(d.due_at) filter (where d.lease_token is null), 'infinity') as next_attempt_at
+      from delivery d
+     where d.seq = p.seq and d.organization_id = e.organization_id
+ ) w
+ cross join lateral (
+    select count(*) > 0 as dead, max(d.attempts) as attempts, (array_agg(d.last_error order by d.died_at desc))[1] as last_error
+      from dead_delivery d
+     where d.organization_id = e.organization_id and d.event_id = e.id and d.state in ('dead', 'uncertain')
+ ) x
+ cross join lateral (
+    select array_agg(distinct c.name) as consumed_by, max(u.attempts) as attempts
+      from receipt r
+     cross join lateral unnest(r.event_ids, r.attempts) u (event_id, attempts)
+      join consumers c on c.id = r.consumer_id
+     where r.organization_id = e.organization_id and r.first_event_id <= e.id and r.last_event_id >= e.id
+       and u.event_id = e.id and r.outcome in ('done', 'skipped')
+ ) r;
+
+revoke execute on function append_event(text, text, uuid, jsonb, jsonb, uuid, timestamptz), refuse_event(text, text), advance_lanes(smallint[], uuid[], uuid[], bigint[]),
+    lane_states(smallint[], uuid[], uuid[], bigint[]), lane_head(uuid, smallint, uuid, bigint), hold_lanes(), reorder_lanes(smallint[], uuid[], uuid[], bigint[]), last_emit_no() from public;
+grant execute on function last_emit_no(), lane_states(smallint[], uuid[], uuid[], bigint[]), lane_head(uuid, smallint, uuid, bigint), hold_lanes(),
+    reorder_lanes(smallint[], uuid[], uuid[], bigint[]), advance_lanes(smallint[], uuid[], uuid[], bigint[]) to deskcomm_api;
 
 -- +goose Down
+create or replace view event_log_status with (security_invoker = true) as
+select e.id, e.organization_id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at,
+       case when x.dead then 'dead'
+            when w.processing then 'processing'
+            when w.waiting or p.seq is null then 'pending'
+            else 'done' end as status,
+       coalesce(r.consumed_by, '{}') as consumed_by,
+       greatest(w.attempts, x.attempts, r.attempts, 0)::int as attempts,
+       coalesce(x.last_error, w.last_error) as last_error,
+       w.next_attempt_at
+  from event_log e
+  left join event_position p on p.event_id = e.id
+ cross join lateral (
+    select bool_or(d.lease_token is not null) as processing, count(*) > 0 as waiting, max(d.attempts) as attempts,
+           (array_agg(d.last_error order by d.updated_at desc) filter (where d.last_error is not null))[1] as last_error,
+           min(d.due_at) filter (where d.lease_token is null) as next_attempt_at
+      from delivery d
+     where d.seq = p.seq and d.organization_id = e.organization_id
+ ) w
+ cross join lateral (
+    select count(*) > 0 as dead, max(d.attempts) as attempts, (array_agg(d.last_error order by d.died_at desc))[1] as last_error
+      from dead_delivery d
+     where d.organization_id = e.organization_id and d.event_id = e.id and d.state in ('dead', 'uncertain')
+ ) x
+ cross join lateral (
+    select array_agg(distinct c.name) as consumed_by, max(u.attempts) as attempts
+      from receipt r
+     cross join lateral unnest(r.event_ids, r.attempts) u (event_id, attempts)
+      join consumers c on c.id = r.consumer_id
+     where r.organization_id = e.organization_id and r.first_event_id <= e.id and r.last_event_id >= e.id
+       and u.event_id = e.id and r.outcome in ('done', 'skipped')
+ ) r;
+revoke insert on dead_delivery from deskcomm_api;
+revoke update (due_at, not_before) on delivery from deskcomm_api;
+drop function hold_lanes();
 drop function reorder_lanes(smallint[], uuid[], uuid[], bigint[]);
 drop function advance_lanes(smallint[], uuid[], uuid[], bigint[]);
+drop function lane_head(uuid, smallint, uuid, bigint);
+drop function lane_states(smallint[], uuid[], uuid[], bigint[]);
+drop type lane_state;
 drop function append_event(text, text, uuid, jsonb, jsonb, uuid, timestamptz);
+drop function refuse_event(text, text);
+drop function event_fault(text, text, jsonb, jsonb, uuid, uuid);
 drop function is_interactive(text);
 drop function event_lane(text, uuid, jsonb);
 drop table paused_lane;

@@ -2,8 +2,8 @@
 
 -- +goose StatementBegin
 -- bury_delivery ends a delivery that the caller holds as dead or uncertain, for a person to decide about, with a copy of its
--- event. Its id it returns. What waited behind it in its lane is the caller's to advance.
-create function bury_delivery(p_held delivery, p_attempts int, p_error text, p_state text) returns uuid
+-- event, and p_reason if a person has ended it. Its id it returns. What waited behind it in its lane is the caller's to advance.
+create function bury_delivery(p_held delivery, p_attempts int, p_error text, p_state text, p_reason text default null) returns uuid
 language plpgsql
 as $$
 declare
@@ -13,14 +13,14 @@ begin
      where d.consumer_id = p_held.consumer_id and d.destination = p_held.destination and d.organization_id = p_held.organization_id
        and d.lane = p_held.lane and d.seq = p_held.seq;
     insert into dead_delivery (delivery_id, organization_id, consumer_id, destination, lane, seq, event_id, event_type, entity_kind,
-           entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error, state)
+           entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error, state, reason)
     select v_id, p_held.organization_id, p_held.consumer_id, p_held.destination, p_held.lane, p_held.seq, e.id, e.event_type, e.entity_kind,
-           e.entity_id, e.payload, e.metadata, e.created_at, p_attempts, p_held.earlier_attempts, p_error, p_state
+           e.entity_id, e.payload, e.metadata, e.created_at, p_attempts, p_held.earlier_attempts, p_error, p_state, p_reason
       from event_log e
      where e.id = p_held.event_id and e.organization_id = p_held.organization_id
     on conflict (delivery_id) do update
        set state = excluded.state, attempts = excluded.attempts, earlier_attempts = excluded.earlier_attempts,
-           last_error = excluded.last_error, died_at = clock_timestamp(), resolved_at = null, reason = null;
+           last_error = excluded.last_error, died_at = clock_timestamp(), resolved_at = null, reason = excluded.reason;
     return v_id;
 end $$;
 -- +goose StatementEnd
@@ -166,11 +166,12 @@ begin
 end $$;
 -- +goose StatementEnd
 
-revoke execute on function bury_delivery(delivery, int, text, text), free_lapsed(text[]) from public;
+revoke execute on function bury_delivery(delivery, int, text, text, text), free_lapsed(text[]) from public;
+grant execute on function bury_delivery(delivery, int, text, text, text) to deskcomm_api; -- a person takes one out of its lane
 
 -- +goose Down
 drop function free_lapsed(text[]);
-drop function bury_delivery(delivery, int, text, text);
+drop function bury_delivery(delivery, int, text, text, text);
 
 -- +goose StatementBegin
 -- nack_event settles a claimed event as failed: due again by the worker's ladder, or dead when its attempts are spent.

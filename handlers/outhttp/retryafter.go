@@ -12,8 +12,13 @@ const MaxRetryAfter = 24 * time.Hour
 
 // RetryAfter returns how long the receiver wants to be left alone: the largest of
 // its Retry-After headers, in seconds or as a date, at most [MaxRetryAfter]. It is 0
-// when there is none, or none that makes sense: past, negative, unreadable.
+// when there is none, or none that makes sense: past, negative, unreadable. A date
+// is read by the receiver's own clock if it tells it, else by now: the two clocks
+// need not agree.
 func RetryAfter(h http.Header, now time.Time) time.Duration {
+	if theirs, err := http.ParseTime(h.Get("Date")); err == nil {
+		now = theirs
+	}
 	var longest time.Duration
 	for _, value := range h.Values("Retry-After") {
 		longest = max(longest, retryAfter(strings.TrimSpace(value), now))

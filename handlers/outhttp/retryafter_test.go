@@ -44,6 +44,26 @@ func TestRetryAfterIsReadStrictlyAndCapped(t *testing.T) {
 	}
 }
 
+// This host's clock may lie, and the receiver's too: a date is read by the clock
+// that made it.
+func TestARetryAfterThatIsADateIsReadByTheReceiversClock(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	for name, tt := range map[string]struct {
+		date string
+		want time.Duration
+	}{
+		"an hour behind": {"Thu, 01 Jan 2026 11:00:00 GMT", 65 * time.Minute},
+		"an hour ahead":  {"Thu, 01 Jan 2026 13:00:00 GMT", 0},
+		"unreadable":     {"noon", 5 * time.Minute},
+	} {
+		h := http.Header{"Date": {tt.date}, "Retry-After": {"Thu, 01 Jan 2026 12:05:00 GMT"}}
+		if got := RetryAfter(h, now); got != tt.want {
+			t.Errorf("%s: RetryAfter = %v, want %v", name, got, tt.want)
+		}
+	}
+}
+
 func FuzzRetryAfter(f *testing.F) {
 	for _, seed := range []string{"120", "-5", "1e9", "Thu, 01 Jan 2026 12:05:00 GMT", "Thursday, 01-Jan-26 12:05:00 GMT", "99999999999999999999"} {
 		f.Add(seed, "60", int64(1767268800))

@@ -14,16 +14,20 @@ const recentEvents = 15
 
 func (c *console) showOverview(w http.ResponseWriter, r *http.Request) error {
 	v := visitOf(r)
+	paused, err := c.db.PausedConsumers(r.Context())
+	if err != nil {
+		return err
+	}
 	if v.scope.all() {
 		list, err := c.db.OrganizationsDead(r.Context(), v.actor(r))
 		if err != nil {
 			return err
 		}
-		render(w, r, http.StatusOK, organizationsPage(v.organizationsView(c.frame(r, v.L.Overview), list)))
+		render(w, r, http.StatusOK, organizationsPage(v.organizationsView(c.frame(r, v.L.Overview), list, paused)))
 		return nil
 	}
-	var o overview
-	err := c.inScope(r, func(t *db.OrgTx) (err error) {
+	o := overview{paused: paused}
+	err = c.inScope(r, func(t *db.OrgTx) (err error) {
 		if o.Overview, err = t.Overview(r.Context()); err != nil {
 			return err
 		}
@@ -45,6 +49,7 @@ type overview struct {
 	db.Overview
 	events   []db.EventRow
 	webhooks []db.Subscription
+	paused   []db.PausedConsumer
 }
 
 // showEvent shows what became of one event for each consumer.

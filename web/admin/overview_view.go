@@ -11,6 +11,7 @@ type overviewView struct {
 
 	URL      string // of the page itself, to ask again; "" when each look is audited
 	Zone     string
+	Paused   []string
 	Cards    []cardView
 	Events   []eventRow
 	Webhooks []webhookRow
@@ -36,7 +37,7 @@ type webhookRow struct {
 }
 
 func (v *visit) overviewView(f frame, o overview) overviewView {
-	view := overviewView{frame: f, Zone: v.zoneNote(), Cards: v.overviewCards(o)}
+	view := overviewView{frame: f, Zone: v.zoneNote(), Cards: v.overviewCards(o), Paused: v.pausedLines(o.paused)}
 	if !v.scope.platform {
 		view.URL = v.scope.url("/admin/")
 	}
@@ -50,6 +51,19 @@ func (v *visit) overviewView(f frame, o overview) overviewView {
 		view.Webhooks = append(view.Webhooks, v.webhookRow(s))
 	}
 	return view
+}
+
+// pausedLines say which consumers stand still, and to who administers the platform
+// also why.
+func (v *visit) pausedLines(paused []db.PausedConsumer) (lines []string) {
+	for _, p := range paused {
+		line := v.text("ConsumerPaused", "Consumer", p.Name, "Since", v.at(p.PausedAt).Text)
+		if v.person.Platform != "" && p.PausedReason != "" {
+			line += " " + v.text("ConsumerPausedWhy", "By", p.PausedBy, "Reason", p.PausedReason)
+		}
+		lines = append(lines, line)
+	}
+	return lines
 }
 
 func (v *visit) overviewCards(o overview) []cardView {
@@ -100,6 +114,7 @@ func (v *visit) webhookRow(s db.Subscription) webhookRow {
 type organizationsView struct {
 	frame
 
+	Paused        []string
 	Organizations []organizationRow
 }
 
@@ -109,8 +124,8 @@ type organizationRow struct {
 	Status        badgeView
 }
 
-func (v *visit) organizationsView(f frame, list []db.OrganizationDead) organizationsView {
-	view := organizationsView{frame: f}
+func (v *visit) organizationsView(f frame, list []db.OrganizationDead, paused []db.PausedConsumer) organizationsView {
+	view := organizationsView{frame: f, Paused: v.pausedLines(paused)}
 	for _, o := range list {
 		s := scope{param: o.ID.String()}
 		view.Organizations = append(view.Organizations, organizationRow{

@@ -44,6 +44,7 @@ func Mount(r chi.Router, o Options) *Server {
 	s.eventRoutes()
 	s.subscriptionRoutes()
 	s.dlqRoutes()
+	s.laneRoutes()
 	s.channelRoutes()
 	s.contactRoutes()
 	s.conversationRoutes()

@@ -49,6 +49,7 @@ type deadDelivery struct {
 	Attempts       int        `json:"attempts"`
 	MaxAttempts    int        `json:"max_attempts"`
 	LastError      string     `json:"last_error"`
+	Reason         *string    `json:"reason" doc:"Why a person has taken it out of its lane; null when it has died by itself."`
 	EventCreatedAt instant    `json:"event_created_at"`
 	DiedAt         instant    `json:"died_at"`
 }
@@ -57,7 +58,7 @@ func deadOf(d db.DeadDelivery) deadDelivery {
 	return deadDelivery{
 		ID: d.ID, Consumer: d.Consumer, Destination: destinationID(d.Destination), Status: d.State, EventID: d.EventID,
 		EventType: d.Type, EntityKind: d.EntityKind, EntityID: optionalID(d.EntityID), Payload: object(d.Payload),
-		Attempts: d.Attempts, MaxAttempts: d.MaxAttempts, LastError: d.LastError,
+		Attempts: d.Attempts, MaxAttempts: d.MaxAttempts, LastError: d.LastError, Reason: d.Reason,
 		EventCreatedAt: instant(d.EventCreatedAt), DiedAt: instant(d.DiedAt),
 	}
 }

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
 	"github.com/deskcomm/deskcomm/bus"
@@ -19,13 +21,17 @@ func (s *Server) emitRoutes() {
 	const tag = "Events"
 	scopes := []string{"events:write", "events:emit_any"}
 	const about = "`events:write` is enough for types of your own, `custom.<name>`; types of the catalogue need `events:emit_any`. " +
-		"A metadata key `idempotency_key` that was used before gives the event that was emitted then."
+		"A metadata key `idempotency_key` that was used before gives the event that was emitted then. " +
+		"A metadata key `order_key`, a text of 1 to 255 characters, names what the event stays in order with for those who read by key; " +
+		"without it that is the entity, and an event without either is in no order. " +
+		"The answer tells the `pressure` it met; while that is `high` nothing is emitted and the answer is 429 with `Retry-After`, " +
+		"which uses up no `Idempotency-Key`."
 	registerCreate(s, route{
-		id: "emit-event", path: "/v1/events", tag: tag, scopes: scopes,
+		id: "emit-event", path: "/v1/events", tag: tag, scopes: scopes, yields: true,
 		summary: "Emit an event", about: about,
 	}, mayEmit, emitEvent)
 	registerCreate(s, route{
-		id: "emit-events", path: "/v1/events/batch", tag: tag, scopes: scopes, maxBody: maxBatch,
+		id: "emit-events", path: "/v1/events/batch", tag: tag, scopes: scopes, maxBody: maxBatch, yields: true,
 		summary: "Emit up to 1000 events, all or none", about: about,
 	}, mayEmitAll, emitEvents)
 }
@@ -43,11 +49,12 @@ type emission struct {
 
 // emitted is an event that was emitted.
 type emitted struct {
-	ID         uuid.UUID  `json:"id" format:"uuid"`
-	CreatedAt  instant    `json:"created_at"`
-	EventType  bus.Type   `json:"event_type"`
-	EntityKind string     `json:"entity_kind"`
-	EntityID   *uuid.UUID `json:"entity_id" format:"uuid" nullable:"true"`
+	ID         uuid.UUID   `json:"id" format:"uuid"`
+	CreatedAt  instant     `json:"created_at"`
+	EventType  bus.Type    `json:"event_type"`
+	EntityKind string      `json:"entity_kind"`
+	EntityID   *uuid.UUID  `json:"entity_id" format:"uuid" nullable:"true"`
+	Pressure   db.Pressure `json:"pressure" enum:"normal,elevated,high" doc:"How far handling is behind: slow down at elevated; at high emissions are refused."`
 }
 
 func emitEvent(ctx context.Context, t *db.OrgTx, e *emission) (emitted, error) {
@@ -58,7 +65,7 @@ func emitEvent(ctx context.Context, t *db.OrgTx, e *emission) (emitted, error) {
 	out, err := t.Emit(ctx, ev)
 	return emitted{
 		ID: out.ID, CreatedAt: instant(out.CreatedAt), EventType: out.Type,
-		EntityKind: out.EntityKind, EntityID: optionalID(out.EntityID),
+		EntityKind: out.EntityKind, EntityID: optionalID(out.EntityID), Pressure: out.Pressure,
 	}, err
 }
 
@@ -71,7 +78,8 @@ type emissions struct {
 
 // emittedAll are events that were emitted together.
 type emittedAll struct {
-	IDs []uuid.UUID `json:"ids" doc:"The ids of the events, in the order of the request."`
+	IDs      []uuid.UUID `json:"ids" doc:"The ids of the events, in the order of the request."`
+	Pressure db.Pressure `json:"pressure" enum:"normal,elevated,high" doc:"How far handling is behind, as with one event."`
 }
 
 func emitEvents(ctx context.Context, t *db.OrgTx, e *emissions) (emittedAll, error) {
@@ -87,7 +95,24 @@ func emitEvents(ctx context.Context, t *db.OrgTx, e *emissions) (emittedAll, err
 	if field, ok := errors.AsType[*bus.FieldError](err); ok && !strings.HasPrefix(field.Field, "events.") {
 		err = bus.Invalid("events", field.Rule) // JSON that the database cannot hold: it does not say which one
 	}
-	return emittedAll{IDs: ids}, err
+	return emittedAll{IDs: ids, Pressure: t.Pressure()}, err
+}
+
+// Seconds that a refused emission is asked to wait: the level is measured each two
+// seconds, and who was refused together should not come back together.
+const (
+	yieldMin    = 5
+	yieldJitter = 10
+)
+
+// yield refuses an emission while the pressure on its organization is high. It
+// stands before anything that leaves a trace.
+func (s *Server) yield(ctx huma.Context, next func(huma.Context)) {
+	if s.db.Pressure(ctx.Context(), callerOf(ctx.Context()).OrgID) == db.PressureHigh {
+		s.refuse(ctx, problem.Pressure(yieldMin+rand.IntN(yieldJitter+1))) //nolint:gosec // spreads clients, hides nothing
+		return
+	}
+	next(ctx)
 }
 
 // event is what the log takes of e; prefix is where e stands in the body.
@@ -105,13 +130,15 @@ func (e *emission) event(prefix string) (db.NewEvent, error) {
 	if err := json.Unmarshal(e.Metadata, &ev.Metadata); err != nil {
 		return ev, bus.Invalid(prefix+"metadata", "must be a JSON object")
 	}
-	given, ok := ev.Metadata["idempotency_key"]
-	if !ok {
-		return ev, nil
-	}
-	var key string
-	if err := json.Unmarshal(given, &key); err != nil || key == "" || utf8.RuneCountInString(key) > 255 {
-		return ev, bus.Invalid(prefix+"metadata.idempotency_key", "must be a text of 1 to 255 characters")
+	for _, name := range []string{"idempotency_key", "order_key"} {
+		given, ok := ev.Metadata[name]
+		if !ok {
+			continue
+		}
+		var key string
+		if err := json.Unmarshal(given, &key); err != nil || key == "" || utf8.RuneCountInString(key) > 255 {
+			return ev, bus.Invalid(prefix+"metadata."+name, "must be a text of 1 to 255 characters")
+		}
 	}
 	return ev, nil
 }

@@ -13,6 +13,7 @@ import (
 
 func (s *Server) eventRoutes() {
 	s.emitRoutes()
+	s.jobRoutes()
 	scopes := []string{"events:read"}
 	register(s, route{
 		id: "list-events", method: http.MethodGet, path: "/v1/events", tag: "Events", scopes: scopes,

@@ -62,7 +62,7 @@ func TestRepeatedRequestsGetTheFirstAnswer(t *testing.T) {
 			t.Errorf("%s: Idempotency-Replayed = %q, want %q on the second only", path, got, want)
 		}
 	}
-	for path, want := range map[string]int{"/v1/events": 2, "/v1/webhook-subscriptions": 1, "/v1/channel-sessions": 1, "/v1/tokens": 2} {
+	for path, want := range map[string]int{"/v1/events": 3, "/v1/webhook-subscriptions": 1, "/v1/channel-sessions": 1, "/v1/tokens": 2} {
 		if items, _ := w.get(path).items(); len(items) != want {
 			t.Errorf("%s: %d items, want %d", path, len(items), want)
 		}

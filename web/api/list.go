@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/base64"
 	"encoding/binary"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -25,7 +26,7 @@ type list[Item any] struct {
 
 // listOf shapes rows into a page. The stores are asked for one row more than the
 // page has; it shows that there is another page.
-func listOf[Row, Item any](rows []Row, limit int, shape func(Row) Item, place func(Row) cursor) list[Item] {
+func listOf[Row, Item any, Place fmt.Stringer](rows []Row, limit int, shape func(Row) Item, place func(Row) Place) list[Item] {
 	l := list[Item]{Items: make([]Item, 0, min(len(rows), limit))}
 	if len(rows) > limit {
 		rows = rows[:limit]

@@ -27,6 +27,7 @@ type route struct {
 	scopes  []string // the token needs one of them
 	maxBody int64    // 0 means maxBody
 	errors  []int    // beside those that every operation has
+	yields  bool     // refuses under high pressure, before any work
 }
 
 type (
@@ -142,6 +143,9 @@ func (s *Server) once(ctx context.Context, r route, key string, request any, cre
 			return fmt.Errorf("write answer: %w", err)
 		}
 		answer = db.Answer{Status: http.StatusCreated, Body: text}
+		if found, ok := out.(interface{ existed() bool }); ok && found.existed() {
+			answer.Status = http.StatusOK
+		}
 		if key == "" {
 			return nil
 		}
@@ -155,12 +159,17 @@ func (s *Server) describe(r route) huma.Operation {
 	op := huma.Operation{
 		OperationID: r.id, Method: r.method, Path: r.path, Summary: r.summary, Tags: []string{r.tag},
 		Description: strings.TrimSpace(r.about + " Needs the scope `" + strings.Join(r.scopes, "` or `") + "`."),
-		Middlewares: huma.Middlewares{s.authenticate(r.scopes), checkParameters},
+		Middlewares: huma.Middlewares{s.authenticate(r.scopes)},
 		Errors:      append([]int{http.StatusUnauthorized, http.StatusForbidden, http.StatusServiceUnavailable}, r.errors...),
 		// The body is read and bounded by readBody; huma's own deadline would also
 		// end the work that follows.
 		MaxBodyBytes: -1, BodyReadTimeout: -1,
 	}
+	if r.yields {
+		op.Middlewares = append(op.Middlewares, s.yield)
+		op.Errors = append(op.Errors, http.StatusTooManyRequests)
+	}
+	op.Middlewares = append(op.Middlewares, checkParameters)
 	for _, scope := range r.scopes {
 		op.Security = append(op.Security, map[string][]string{"bearer": {scope}})
 	}

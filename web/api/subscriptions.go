@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/deskcomm/deskcomm/bus"
 	"github.com/deskcomm/deskcomm/bus/urlpolicy"
 	"github.com/deskcomm/deskcomm/db"
 	"github.com/deskcomm/deskcomm/web/problem"
@@ -40,7 +41,7 @@ type newSubscription struct {
 	URL        string   `json:"url" doc:"Where events are posted: https, a public host, at most 2000 characters."`
 	EventTypes []string `json:"event_types" doc:"1 to 100 of: a type of the catalogue, custom.<name>, <entity>.* or *."`
 	Secret     string   `json:"secret,omitempty" writeOnly:"true" doc:"Signs what is sent: 8 to 200 bytes. It is never shown again."`
-	Ordering   string   `json:"ordering,omitempty" enum:"none" doc:"Deliveries come in no promised order."`
+	Ordering   string   `json:"ordering,omitempty" enum:"none,key,strict" default:"none" doc:"In which order events are delivered; it stays as it is. none: any, many at a time. key: those with the same metadata.order_key, or else about the same entity, one at a time in the order of seq. strict: all one at a time in the order of seq. What is tried again keeps what comes after it waiting."`
 	Format     string   `json:"format,omitempty" enum:"native" doc:"The form of what is sent."`
 }
 
@@ -51,7 +52,7 @@ type subscription struct {
 	EventTypes          []string  `json:"event_types"`
 	HasSecret           bool      `json:"has_secret"`
 	Enabled             bool      `json:"enabled" doc:"false holds its deliveries."`
-	Ordering            string    `json:"ordering" enum:"none"`
+	Ordering            string    `json:"ordering" enum:"none,key,strict"`
 	Format              string    `json:"format" enum:"native"`
 	ConsecutiveFailures int       `json:"consecutive_failures"`
 	LastStatus          *int      `json:"last_status" doc:"The HTTP status of the last attempt."`
@@ -62,7 +63,7 @@ type subscription struct {
 
 func subscriptionOf(x db.Subscription) subscription {
 	return subscription{
-		ID: x.ID, URL: x.URL, EventTypes: x.EventTypes, HasSecret: x.HasSecret, Enabled: x.Enabled, Ordering: "none", Format: "native",
+		ID: x.ID, URL: x.URL, EventTypes: x.EventTypes, HasSecret: x.HasSecret, Enabled: x.Enabled, Ordering: string(x.Ordering), Format: "native",
 		ConsecutiveFailures: x.ConsecutiveFailures, LastStatus: x.LastStatus, LastError: x.LastError,
 		LastDeliveredAt: optionalInstant(x.LastDeliveredAt), CreatedAt: instant(x.CreatedAt),
 	}
@@ -78,7 +79,9 @@ func (s *Server) createSubscription(ctx context.Context, t *db.OrgTx, n *newSubs
 	if err != nil {
 		return subscription{}, err
 	}
-	made, err := t.CreateSubscription(ctx, db.NewSubscription{URL: u.String(), EventTypes: n.EventTypes, Secret: n.Secret})
+	made, err := t.CreateSubscription(ctx, db.NewSubscription{
+		URL: u.String(), EventTypes: n.EventTypes, Secret: n.Secret, Ordering: bus.Ordering(n.Ordering),
+	})
 	return subscriptionOf(made), err
 }
 

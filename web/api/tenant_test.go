@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/deskcomm/deskcomm/bus"
+	"github.com/deskcomm/deskcomm/db"
 	"github.com/deskcomm/deskcomm/db/dbtest"
 )
 
@@ -39,7 +41,28 @@ func (w *world) seed() seeded {
 		values ($1, $2, $3, $4, '3EB0', 'text', 'inbound', 'received', 'Oi', '2026-01-02 03:04:05+00') returning id`,
 		ids["/v1/conversations"], ids["/v1/contacts"], ids["/v1/channel-sessions"])
 	ids["/v1/dlq"] = w.bury()
+	ids["/v1/lanes"] = w.lane()
 	return ids
+}
+
+// lane makes a lane of a webhook in which a new event waits.
+func (w *world) lane() string {
+	w.t.Helper()
+	sub := w.post("/v1/webhook-subscriptions", `{"url":"https://example.com/hook","event_types":["custom.none"],"ordering":"strict"}`).
+		want(http.StatusCreated).fields()["id"].(string)
+	event := w.post("/v1/events", custom).want(http.StatusCreated).fields()["id"]
+	c := dbtest.Conn(w.t, dbtest.URL(w.t))
+	if _, err := c.Exec(w.t.Context(), `insert into consumers (name, event_types, effect, retry_steps, retry_jitter, max_attempts)
+		values ($1, '{}', 'at_least_once', '{1 second}', 0, 8) on conflict (name) do nothing`, bus.WebhookDispatch); err != nil {
+		w.t.Fatal(err)
+	}
+	id := db.LaneID{Destination: parseID(w.t, sub), Lane: 1}
+	if err := c.QueryRow(w.t.Context(), `insert into delivery (consumer_id, destination, organization_id, lane, seq, event_id, due_at, attempts, last_error)
+		select c.id, $1, $2, 1, nextval('lease_token_seq') + 1000000000, $3, clock_timestamp(), 1, 'refused' from consumers c where c.name = $4
+		returning consumer_id`, sub, w.org, event, bus.WebhookDispatch).Scan(&id.ConsumerID); err != nil {
+		w.t.Fatal(err)
+	}
+	return id.String()
 }
 
 // bury makes a dead delivery of a new event.

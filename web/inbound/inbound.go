@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/go-chi/chi/v5"
 
@@ -63,7 +62,6 @@ func (r *receiver) waha(w http.ResponseWriter, req *http.Request) {
 		problem.Write(w, req, unreadable(err))
 		return
 	}
-	envelope.ReceivedAt = time.Now()
 	result, err := r.store.Ingest(req.Context(), channel, db.InboundPost{
 		Envelope: envelope, RequestID: req.Header.Get("X-Webhook-Request-Id"), Headers: storedHeaders(req.Header),
 		OurRequestID: problem.RequestID(req.Context()), Body: body, SignatureValid: signed,

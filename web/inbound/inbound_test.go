@@ -41,8 +41,12 @@ type gateway struct {
 
 func setup(t *testing.T, webhookSecret string) gateway {
 	t.Helper()
-	d := dbtest.DB(t)
-	g := gateway{T: t, db: d, url: dbtest.URL(t), org: dbtest.Org(t, d)}
+	return setupOn(t, dbtest.DB(t), dbtest.URL(t), webhookSecret)
+}
+
+func setupOn(t *testing.T, d *db.DB, url, webhookSecret string) gateway {
+	t.Helper()
+	g := gateway{T: t, db: d, url: url, org: dbtest.Org(t, d)}
 	err := d.InOrg(t.Context(), g.org, dbtest.Actor(), func(tx *db.OrgTx) error {
 		_, tokens, err := tx.CreateChannel(t.Context(), db.NewChannel{Name: "loja", WebhookSecret: webhookSecret})
 		g.path = "/v1/webhooks/waha/" + tokens.WebhookPath

@@ -32,6 +32,9 @@ func From(err error) (*Problem, bool) {
 		return New(http.StatusConflict, CodeConflict, "the resource exists already or is not in a state that allows this"), true
 	case errors.Is(err, bus.ErrUnauthorized):
 		return Unauthorized(), true
+	case errors.Is(err, db.ErrDiskFull):
+		return New(http.StatusServiceUnavailable, CodeDiskFull, "the database's disk is full; repeat the request when there is room").
+			WithHeader("Retry-After", "10"), true
 	case errors.Is(err, bus.ErrUnavailable):
 		return New(http.StatusServiceUnavailable, CodeUnavailable, "the database cannot do this now; repeat the request later").
 			WithHeader("Retry-After", "2"), true

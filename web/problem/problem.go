@@ -23,8 +23,10 @@ const (
 	CodeTooLarge         Code = "body_too_large"
 	CodeMediaType        Code = "unsupported_media_type"
 	CodeInvalid          Code = "validation_failed"
+	CodePressure         Code = "pressure"
 	CodeInternal         Code = "internal_error"
 	CodeUnavailable      Code = "unavailable"
+	CodeDiskFull         Code = "disk_full"
 )
 
 // typePrefix makes a URI of a code.
@@ -86,6 +88,13 @@ func TooLarge(limit int64) *Problem {
 	p := New(http.StatusRequestEntityTooLarge, CodeTooLarge, "the body "+rule)
 	p.Errors = []Fault{InBody("", rule)}
 	return p
+}
+
+// Pressure returns the problem of an emission that should come later, after the
+// given seconds.
+func Pressure(seconds int) *Problem {
+	return New(http.StatusTooManyRequests, CodePressure, "too many events wait to be handled; repeat the request later").
+		WithHeader("Retry-After", strconv.Itoa(seconds))
 }
 
 // NotFound returns the problem of an address that leads nowhere.

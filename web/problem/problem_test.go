@@ -27,6 +27,7 @@ func TestEveryErrorHasItsProblem(t *testing.T) {
 		"in flight":    {db.ErrInFlight, 409, CodeInFlight, true, "Retry-After: 1"},
 		"unauthorized": {bus.ErrUnauthorized, 401, CodeUnauthorized, true, "Www-Authenticate: Bearer"},
 		"unavailable":  {bus.ErrUnavailable, 503, CodeUnavailable, true, "Retry-After: 2"},
+		"disk full":    {db.ErrDiskFull, 503, CodeDiskFull, true, "Retry-After: 10"},
 		"too large":    {&http.MaxBytesError{Limit: 7}, 413, CodeTooLarge, true, ""},
 		"problem":      {NotFound(), 404, CodeNotFound, true, ""},
 		"anything":     {errors.New("s3cr3t"), 500, CodeInternal, false, ""},

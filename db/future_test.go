@@ -1,0 +1,64 @@
+package db_test
+
+import (
+	"testing"
+
+	"github.com/deskcomm/deskcomm/db"
+	"github.com/deskcomm/deskcomm/db/dbtest"
+)
+
+// visitedSQL is what the transaction has read of a table so far.
+const visitedSQL = `select coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) from pg_stat_xact_user_tables where relname = $1`
+
+// However many jobs wait for days to come, in however many organizations: the relay looks at the first, and a claim at
+// none.
+func TestJobsOfTheFutureAreNotWalkedOver(t *testing.T) {
+	t.Parallel()
+	w := alone(t)
+	command := ownCommand()
+	consumer := w.consumer(command)
+	visited := make(map[int][2]int)
+	for _, future := range []int{0, 20_000} {
+		if future > 0 {
+			w.exec(`insert into organizations (name) select 'o' || n from generate_series(1, 500) n`)
+			w.exec(`insert into waiting_job (event_id, organization_id, event_type, created_at, not_before)
+				select uuid_v7(), o.id, $1, now(), now() + interval '1 day' + n * interval '1 second'
+				  from generate_series(1, $2::int) n
+				  join (select id, row_number() over () as i from organizations) o on o.i = 1 + n % 500`, command, future)
+		}
+		for range 30 { // more than the shares allow, so that the claim looks for everybody who has work
+			w.enqueue(db.NewJob{Command: command})
+		}
+		conn := dbtest.Conn(t, w.url)
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var claimed int
+		if _, err := tx.Exec(t.Context(), "select relay_events(1000)"); err != nil {
+			t.Fatal(err)
+		}
+		err = tx.QueryRow(t.Context(), `select count(*) from claim_deliveries(array[$1], array[16], array[4], array[4], array[2], array[4], array[2],
+			array['00000000-0000-0000-0000-000000000000'::uuid], array['00000000-0000-0000-0000-000000000000'::uuid], '{}', '{}', '{}', '{}', true, interval '30 s')`, consumer).Scan(&claimed)
+		if err != nil || claimed == 0 {
+			t.Fatalf("claimed %d, %v, want some", claimed, err)
+		}
+		var waiting, deliveries int
+		for table, n := range map[string]*int{"waiting_job": &waiting, "delivery": &deliveries} {
+			if err := tx.QueryRow(t.Context(), visitedSQL, table).Scan(n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.exec("delete from outbox")
+		visited[future] = [2]int{waiting, deliveries}
+		if waiting > 1 {
+			t.Errorf("beside %d jobs of the future %d of them were read, want the first at most", future, waiting)
+		}
+	}
+	if none, many := visited[0][1], visited[20_000][1]; many > none {
+		t.Errorf("a claim reads %d deliveries beside jobs of the future, want the %d that it reads without", many, none)
+	}
+}

@@ -1,0 +1,1104 @@
+-- +goose Up
+
+-- Two classes. What somebody waits for, see is_interactive, is claimed before all else, which is bulk. Each class is a stretch of
+-- its own in the indexes, so that no claim walks over one on its way to the other.
+drop index delivery_due_idx;
+drop index delivery_flow_idx;
+create index delivery_due_idx on delivery (consumer_id, interactive, due_at) where lease_token is null and not suspect;
+create index delivery_flow_idx on delivery (consumer_id, interactive, organization_id, destination, due_at) where lease_token is null and not suspect;
+
+drop function claim_deliveries(text[], int[], int[], int[], int[], uuid[], text[], uuid[], uuid[], int[], boolean, interval, text[]);
+drop function lock_fair(smallint, int, int, int, int, uuid, uuid[], uuid[], int[]);
+drop function due_flows(smallint, uuid, int);
+
+-- +goose StatementBegin
+-- due_flows lists the pairs of organization and destination that have work of a class due for a consumer and may have it
+-- done: those of the organizations after p_after, around the circle, until p_organizations have been met. Each pair costs one
+-- step in its index, however much waits there, and a suspended organization costs one in all. The number of steps is bounded.
+create function due_flows(p_consumer smallint, p_interactive boolean, p_after uuid, p_organizations int)
+returns table (organization_id uuid, destination uuid)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+    c_first   constant uuid := '00000000-0000-0000-0000-000000000000';
+    c_last    constant uuid := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
+    v_at      uuid := p_after;
+    v_beside  uuid := c_last;
+    v_wrapped boolean := p_after = c_first;
+    v_met     uuid[] := '{}';
+    v_head    record;
+begin
+    for step in 1 .. 5000 loop
+        select d.organization_id, d.destination, d.due_at into v_head
+          from delivery d
+         where d.consumer_id = p_consumer
+           and d.interactive = p_interactive
+           and d.lease_token is null
+           and not d.suspect
+           and (d.organization_id, d.destination) > (v_at, v_beside)
+         order by d.organization_id, d.destination, d.due_at
+         limit 1;
+        if not found or v_wrapped and p_after <> c_first and v_head.organization_id > p_after then
+            exit when v_wrapped;
+            v_wrapped := true;
+            v_at := c_first;
+            v_beside := c_first;
+            continue;
+        end if;
+        if v_head.organization_id <> v_at and (select o.status from organizations o where o.id = v_head.organization_id) is distinct from 'active' then
+            v_at := v_head.organization_id;
+            v_beside := c_last;
+            continue;
+        end if;
+        v_at := v_head.organization_id;
+        v_beside := v_head.destination;
+        if v_head.due_at <= now() and coalesce((select s.enabled from webhook_subscriptions s where s.id = v_head.destination), true) then
+            if v_met[cardinality(v_met)] is distinct from v_at then
+                exit when cardinality(v_met) = p_organizations;
+                v_met := v_met || v_at;
+            end if;
+            organization_id := v_at;
+            destination := v_beside;
+            return next;
+        end if;
+    end loop;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- lock_due locks due deliveries of a consumer that nobody else is about to take and returns where they are. Interactive ones
+-- come first, and then those that are due longest; p_limit is how many it locks at most.
+create or replace function lock_due(p_consumer smallint, p_limit int) returns tid[]
+language plpgsql
+as $$
+begin
+    return (select coalesce(array_agg(d.at), '{}')
+      from (
+        select i.at
+          from (
+            select d.ctid as at
+              from delivery d
+             where d.consumer_id = p_consumer
+               and d.interactive
+               and d.lease_token is null
+               and not d.suspect
+               and d.due_at <= now()
+               and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+               and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
+             order by d.due_at
+             limit p_limit
+               for update of d skip locked
+          ) i
+         union all
+        select b.at
+          from (
+            select d.ctid as at
+              from delivery d
+             where d.consumer_id = p_consumer
+               and not d.interactive
+               and d.lease_token is null
+               and not d.suspect
+               and d.due_at <= now()
+               and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+               and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
+             order by d.due_at
+             limit p_limit
+               for update of d skip locked
+          ) b
+         limit p_limit
+      ) d);
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- lock_by_turns locks due deliveries of the given types, or of all when '*' is among them, up to p_limit: the first
+-- interactive one of each organization, then the second of each, and so on, and then bulk ones in the same way. It is for
+-- readers whose slots nobody knows, where a share has no whole to be a part of. One in eight is bulk before that, on the
+-- average of all claims, so that bulk is not kept waiting for ever.
+create or replace function lock_by_turns(p_consumer smallint, p_limit int, p_types text[]) returns tid[]
+language plpgsql
+as $$
+declare
+    v_orgs int := case when '*' = any (p_types) then greatest(p_limit, 2) else 5000 end; -- one may have none of the types, so all have to be asked
+    v_bulk int := floor(p_limit / 8.0 + random());
+begin
+    return (with flow as materialized (
+        -- Beginning anywhere is what gives each its turn when there are more of them than p_limit.
+        select true as interactive, f.organization_id, f.destination from due_flows(p_consumer, true, gen_random_uuid(), v_orgs) f
+         union all
+        select false, f.organization_id, f.destination from due_flows(p_consumer, false, gen_random_uuid(), v_orgs) f
+    ), waiting as (
+        select f.*, d.due_at, row_number() over (partition by f.interactive, f.organization_id order by d.due_at) as turn
+          from flow f
+         cross join lateral (
+            select d.due_at
+              from delivery d
+             where d.consumer_id = p_consumer
+               and d.interactive = f.interactive
+               and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
+               and d.lease_token is null
+               and not d.suspect
+               and d.due_at <= now()
+               and ('*' = any (p_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (p_types))
+             order by d.organization_id, d.destination, d.due_at
+             limit p_limit
+         ) d
+    ), ranked as (
+        select w.*, not w.interactive and row_number() over (partition by w.interactive order by w.turn, w.due_at) <= v_bulk as reserved
+          from waiting w
+    ), quota as (
+        select t.interactive, t.organization_id, t.destination, count(*) as n
+          from (select r.* from ranked r order by r.reserved desc, r.interactive desc, r.turn, r.due_at limit p_limit) t
+         group by t.interactive, t.organization_id, t.destination
+    )
+    select coalesce(array_agg(d.at), '{}')
+      from quota q
+     cross join lateral (
+        select d.ctid as at
+          from delivery d
+         where d.consumer_id = p_consumer
+           and d.interactive = q.interactive
+           and (d.organization_id, d.destination) between (q.organization_id, q.destination) and (q.organization_id, q.destination)
+           and d.lease_token is null
+           and not d.suspect
+           and d.due_at <= now()
+           and ('*' = any (p_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (p_types))
+         order by d.organization_id, d.destination, d.due_at
+         limit q.n
+           for update of d skip locked
+     ) d);
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- lock_fair locks due deliveries as the shares allow: up to p_limit of anybody, up to p_express more that are interactive, and
+-- up to p_overflow more of organizations below their share. p_orgs, p_destinations and p_held are what is in hand already, of
+-- both classes.
+--
+-- Work that keeps within the shares is taken as it became due, if that is all there is. Else p_bulk bulk ones come first, so
+-- that they are not kept waiting for ever, then what is interactive, then the rest. In each of these the organizations with due work take
+-- turns, after p_after or p_after_interactive, those with the least in hand first, each up to its share, of which one
+-- destination has at most half while another of them has due work. A destination below that half may have one of p_side slots
+-- when a greedy one beside it has used up the organization's share. What is free after that is for the one organization that
+-- still has due work, if it is the only one, for the destinations with the least in hand first.
+--
+-- Interactive ones take the express slots before others, hence so many may be taken in all: p_limit, the overflow if it
+-- applies, and as many of p_express as there are interactive ones.
+--
+-- Pairs are looked up by ranges and in the order of their index: by equality, the planner may take the index of what is due
+-- and walk over all that others have in it.
+create function lock_fair(
+    p_consumer smallint, p_limit int, p_express int, p_overflow int, p_side int, p_share int, p_bulk int, p_after uuid, p_after_interactive uuid,
+    p_orgs uuid[], p_destinations uuid[], p_held int[]
+) returns tid[]
+language plpgsql
+as $$
+declare
+    c_none         constant uuid := '00000000-0000-0000-0000-000000000000';
+    v_room         int := p_limit + p_overflow + p_express;
+    v_half         int := greatest(p_share / 2, 1);
+    v_fits         boolean;
+    v_flow_orgs    uuid[];
+    v_flow_targets uuid[];
+    v_flow_classes boolean[]; -- whether it is the interactive work of the pair
+    v_interactive  int;       -- organizations below their share that have such work, and those that have other
+    v_bulk         int;
+    v_orgs         int;
+    v_alone        boolean;   -- with one destination and class, and the shares would not give it more than the rest does
+    v_taken        tid[] := '{}';
+    v_rest         tid[];
+    v_single       uuid;
+begin
+    if p_share = 0 then
+        return lock_due(p_consumer, p_limit);
+    end if;
+    with head as (
+        select h.*
+          from (
+            (select d.organization_id, d.destination, d.interactive
+               from delivery d
+              where d.consumer_id = p_consumer
+                and d.interactive
+                and d.lease_token is null
+                and not d.suspect
+                and d.due_at <= now()
+              order by d.due_at
+              limit v_room)
+             union all
+            (select d.organization_id, d.destination, d.interactive
+               from delivery d
+              where d.consumer_id = p_consumer
+                and not d.interactive
+                and d.lease_token is null
+                and not d.suspect
+                and d.due_at <= now()
+              order by d.due_at
+              limit v_room)
+          ) h
+         limit v_room
+    ), flow as (
+        select organization_id, destination, count(*) as n, count(*) filter (where interactive) as interactive
+          from head
+         group by organization_id, destination
+    ), held as (
+        select h.organization_id, h.destination, h.n from unnest(p_orgs, p_destinations, p_held) h (organization_id, destination, n)
+    ), used as (
+        select f.n, f.interactive, sum(f.n) over (partition by f.organization_id)
+                   + coalesce((select sum(h.n) from held h where h.organization_id = f.organization_id), 0) as by_organization,
+               case when f.destination = c_none then 0 else f.n
+                   + coalesce((select sum(h.n) from held h where h.organization_id = f.organization_id and h.destination = f.destination), 0)
+               end as by_destination
+          from flow f
+    )
+    select coalesce(bool_and(by_organization <= p_share and by_destination <= v_half), true)
+           and coalesce(sum(n) - least(sum(interactive), p_express), 0) < p_limit + p_overflow
+      into v_fits
+      from used;
+    if v_fits then
+        return lock_due(p_consumer, v_room);
+    end if;
+
+    select coalesce(array_agg(f.organization_id order by f.n), '{}'), coalesce(array_agg(f.destination order by f.n), '{}'),
+           coalesce(array_agg(f.interactive order by f.n), '{}'),
+           count(distinct f.organization_id) filter (where f.interactive and f.below),
+           count(distinct f.organization_id) filter (where not f.interactive and f.below)
+      into v_flow_orgs, v_flow_targets, v_flow_classes, v_interactive, v_bulk
+      from (
+        select f.*, row_number() over () as n,
+               (select coalesce(sum(h.n), 0) < p_share from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id) as below
+          from (
+            select true as interactive, i.* from due_flows(p_consumer, true, p_after_interactive, greatest(v_room + cardinality(p_orgs), 2)) i
+             union all
+            select false, b.* from due_flows(p_consumer, false, p_after, greatest(v_room + cardinality(p_orgs), 2)) b
+          ) f
+      ) f;
+
+    v_alone := cardinality(v_flow_orgs) = 1
+        and p_limit + case when v_flow_classes[1] then p_express else 0 end
+            >= p_share - (select coalesce(sum(h.n), 0) from unnest(p_orgs, p_held) h (o, n) where h.o = v_flow_orgs[1]);
+    with flow as materialized (
+        select f.organization_id, f.destination, f.interactive, f.n,
+               first_value(f.destination) over (partition by f.organization_id order by f.destination)
+                   <> first_value(f.destination) over (partition by f.organization_id order by f.destination desc) as several,
+               coalesce((select sum(h.n) from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id), 0) as by_organization,
+               coalesce((select sum(h.n) from unnest(p_orgs, p_destinations, p_held) h (o, d, n)
+                          where h.o = f.organization_id and h.d = f.destination), 0) as by_destination,
+               (select coalesce(max(h.n), 0) > v_half from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id) as greedy
+          from unnest(v_flow_orgs, v_flow_targets, v_flow_classes) with ordinality f (organization_id, destination, interactive, n)
+         where not v_alone
+    ), waiting as (
+        select f.*, d.due_at, row_number() over (partition by f.n order by d.due_at) as nth
+          from flow f
+         cross join lateral (
+            select d.due_at
+              from delivery d
+             where d.consumer_id = p_consumer
+               and d.interactive = f.interactive
+               and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
+               and d.lease_token is null
+               and not d.suspect
+               and d.due_at <= now()
+             order by d.organization_id, d.destination, d.due_at
+             limit case when case when f.interactive then v_interactive else v_bulk end >= v_room then 1 else least(p_share, v_room) end
+         ) d
+    ), ranked as (
+        select w.*, m.may and row_number() over (partition by m.may order by w.by_organization + w.nth, w.n) <= least(p_bulk, p_limit + p_overflow) as reserved
+          from waiting w
+         cross join lateral (
+            select not w.interactive and w.by_organization + w.nth <= p_share and (not w.several or w.by_destination + w.nth <= v_half) as may
+         ) m
+    ), lined_up as (
+        select r.*, r.by_destination
+                   + row_number() over (partition by r.organization_id, r.destination order by r.reserved desc, r.interactive desc, r.due_at)
+                   as in_destination
+          from ranked r
+    ), placed as (
+        select l.*, l.by_organization
+                   + row_number() over (partition by l.organization_id order by l.reserved desc, l.interactive desc, l.in_destination, l.due_at)
+                   as place
+          from lined_up l
+         where not l.several and l.by_organization + l.in_destination - l.by_destination <= p_share or l.in_destination <= v_half
+    ), turns as (
+        select p.*, row_number() over (partition by p.place > p_share order by p.reserved desc, p.interactive desc, p.place, p.n) as turn,
+               count(*) filter (where p.place <= p_share) over () as within,
+               p_limit + p_overflow + least(count(*) filter (where p.place <= p_share and p.interactive) over (), p_express) as room
+          from placed p
+         where p.place <= p_share or p.destination <> c_none and p.greedy and p.in_destination <= v_half
+    ), quota as (
+        select t.organization_id, t.destination, t.interactive, count(*) as n
+          from turns t
+         where t.turn <= case when t.place <= p_share then t.room else least(p_side, t.room - t.within) end
+         group by t.organization_id, t.destination, t.interactive
+    )
+    select coalesce(array_agg(d.at), '{}'), count(*) filter (where q.interactive) into v_taken, v_interactive
+      from quota q
+     cross join lateral (
+        select d.ctid as at
+          from delivery d
+         where d.consumer_id = p_consumer
+           and d.interactive = q.interactive
+           and (d.organization_id, d.destination) between (q.organization_id, q.destination) and (q.organization_id, q.destination)
+           and d.lease_token is null
+           and not d.suspect
+           and d.due_at <= now()
+         order by d.organization_id, d.destination, d.due_at
+         limit q.n
+           for update of d skip locked
+     ) d;
+    if cardinality(v_taken) >= p_limit + (case when true = any (v_flow_classes) then p_express else 0 end) then
+        return v_taken;
+    end if;
+
+    -- Who still has work due, and where.
+    select array_agg(f.organization_id), array_agg(f.destination), array_agg(f.interactive), count(distinct f.organization_id)
+      into v_flow_orgs, v_flow_targets, v_flow_classes, v_orgs
+      from unnest(v_flow_orgs, v_flow_targets, v_flow_classes) f (organization_id, destination, interactive)
+     cross join lateral (
+        select
+          from delivery d
+         where d.consumer_id = p_consumer
+           and d.interactive = f.interactive
+           and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
+           and d.lease_token is null
+           and not d.suspect
+           and d.due_at <= now()
+           and d.ctid <> all (v_taken)
+         order by d.organization_id, d.destination, d.due_at
+         limit 1
+     ) d;
+    if v_orgs <> 1 then
+        return v_taken;
+    end if;
+    v_single := v_flow_orgs[1];
+    v_room := greatest(p_limit - cardinality(v_taken) + least(v_interactive, p_express), 0); -- for any class
+    with flow as materialized (
+        select f.destination, f.interactive,
+               coalesce((select sum(h.n) from unnest(p_orgs, p_destinations, p_held) h (o, d, n) where h.o = v_single and h.d = f.destination), 0)
+                   + (select count(*) from delivery d where d.ctid = any (v_taken) and d.organization_id = v_single and d.destination = f.destination)
+                   as by_destination
+          from unnest(v_flow_targets, v_flow_classes) f (destination, interactive)
+    ), waiting as (
+        select f.destination, f.interactive, d.due_at,
+               f.by_destination + row_number() over (partition by f.destination, f.interactive order by d.due_at) as in_destination
+          from flow f
+         cross join lateral (
+            select d.due_at
+              from delivery d
+             where d.consumer_id = p_consumer
+               and d.interactive = f.interactive
+               and (d.organization_id, d.destination) between (v_single, f.destination) and (v_single, f.destination)
+               and d.lease_token is null
+               and not d.suspect
+               and d.due_at <= now()
+               and d.ctid <> all (v_taken)
+             order by d.organization_id, d.destination, d.due_at
+             limit v_room + case when f.interactive then greatest(p_express - v_interactive, 0) else 0 end
+         ) d
+    ), ranked as (
+        select w.*, count(*) filter (where w.interactive) over () as interactives,
+               not w.interactive and row_number() over (partition by w.interactive order by w.in_destination, w.due_at)
+                   <= least(p_bulk - cardinality(v_taken) + v_interactive, v_room) as reserved
+          from waiting w
+    ), turns as (
+        select r.*, row_number() over (order by r.reserved desc, r.interactive desc, r.in_destination, r.due_at) as turn from ranked r
+    ), quota as (
+        select t.destination, t.interactive, count(*) as n
+          from turns t
+         where t.turn <= v_room + least(t.interactives, greatest(p_express - v_interactive, 0))
+         group by t.destination, t.interactive
+    )
+    select array_agg(d.at) into v_rest
+      from quota q
+     cross join lateral (
+        select d.ctid as at
+          from delivery d
+         where d.consumer_id = p_consumer
+           and d.interactive = q.interactive
+           and (d.organization_id, d.destination) between (v_single, q.destination) and (v_single, q.destination)
+           and d.lease_token is null
+           and not d.suspect
+           and d.due_at <= now()
+           and d.ctid <> all (v_taken)
+         order by d.organization_id, d.destination, d.due_at
+         limit q.n
+           for update of d skip locked
+     ) d;
+    return v_taken || v_rest;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- claim_deliveries leases due deliveries, up to p_limits[i], p_expresses[i] more that are interactive and, within the shares,
+-- p_overflows[i] more of p_consumers[i], and returns them with their events. What makes a delivery claimable is decided here and in the functions above: due, not
+-- leased, organization active, consumer not paused, destination enabled, first in its lane, its turn. A share of 0 is none. p_held_consumers and the arrays beside
+-- it are what the process has in hand. At most one of all is a suspect, and none unless p_suspect. With
+-- p_types only events of these types are claimed, and organizations take turns instead of having shares.
+--
+-- The table is empty one minute and holds a hundred thousand rows the next, so its statistics are always wrong. The
+-- settings keep the planner to walking the due indexes and looking rows up one by one, which is right for every size.
+create function claim_deliveries(
+    p_consumers text[], p_limits int[], p_expresses int[], p_overflows int[], p_sides int[], p_shares int[], p_bulks int[],
+    p_after uuid[], p_after_interactive uuid[],
+    p_held_consumers text[], p_held_orgs uuid[], p_held_destinations uuid[], p_held int[], p_suspect boolean, p_lease_time interval,
+    p_types text[] default null
+) returns table (
+    consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt int, budgeted int,
+    max_attempts int, suspect boolean, unknown boolean, interactive boolean, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb,
+    metadata jsonb, created_at timestamptz
+)
+language plpgsql
+set enable_sort = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+    set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    v_taken tid[];
+begin
+    with want as (
+        select c.id, w.n, w.express, w.overflow, w.side, w.share, w.bulk, w.after, w.after_interactive,
+               held.orgs, held.destinations, held.counts
+          from unnest(p_consumers, p_limits, p_expresses, p_overflows, p_sides, p_shares, p_bulks, p_after, p_after_interactive)
+               w (name, n, express, overflow, side, share, bulk, after, after_interactive)
+          join consumers c on c.name = w.name and c.paused_at is null
+         cross join lateral (
+            select coalesce(array_agg(h.org), '{}') as orgs, coalesce(array_agg(h.destination), '{}') as destinations,
+                   coalesce(array_agg(h.n), '{}') as counts
+              from unnest(p_held_consumers, p_held_orgs, p_held_destinations, p_held) h (consumer, org, destination, n)
+             where h.consumer = w.name
+         ) held
+    ), alone as materialized (
+        select d.*
+          from want w
+         cross join lateral (
+            select d.ctid as at, w.id, d.due_at
+              from delivery d
+             where p_suspect
+               and d.consumer_id = w.id
+               and d.lease_token is null
+               and d.suspect
+               and d.due_at <= now()
+               and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+               and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
+               and (p_types is null or '*' = any (p_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (p_types))
+               and (w.n > 0 or w.overflow > 0 and w.share > 0
+                    and (select coalesce(sum(h.n), 0) < w.share from unnest(w.orgs, w.counts) h (org, n) where h.org = d.organization_id))
+             order by d.due_at
+             limit 1
+               for update of d skip locked
+         ) d
+         order by d.due_at
+         limit 1
+    ), fair as (
+        select case when p_types is null
+                    then lock_fair(w.id, w.n - least(a.n, w.n), w.express, w.overflow - case when w.n = 0 then a.n else 0 end, w.side, w.share, w.bulk,
+                                   w.after, w.after_interactive, w.orgs, w.destinations, w.counts)
+                    else lock_by_turns(w.id, w.n - least(a.n, w.n), p_types) end as taken
+          from want w
+         cross join lateral (select count(*)::int as n from alone where alone.id = w.id) a
+    )
+    select array(select at from alone union all select unnest(taken) from fair) into v_taken;
+    perform free_lapsed(p_consumers);
+
+    return query
+    with want as (
+        select c.id, c.name, c.max_attempts from unnest(p_consumers) w (name) join consumers c on c.name = w.name
+    ), lease as materialized (
+        select nextval('lease_token_seq') as token
+         where cardinality(v_taken) > 0
+    ), claimed as (
+        update delivery d
+           set lease_token = (select token from lease),
+               due_at = clock_timestamp() + p_lease_time,
+               updated_at = clock_timestamp()
+         where d.ctid = any (v_taken)
+        returning d.*
+    )
+    select c.consumer_id, c.destination, c.organization_id, c.lane, c.seq, c.lease_token,
+           w.name, (c.attempts + c.earlier_attempts + 1)::int, (c.attempts + 1)::int, w.max_attempts::int, c.suspect, c.effect_at is not null,
+           c.interactive, e.id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at
+      from claimed c
+      join want w on w.id = c.consumer_id
+      join event_log e on e.id = c.event_id and e.organization_id = c.organization_id;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- claim_events leases due events of a worker for five minutes, up to p_limit, the interactive ones first and then the oldest.
+-- p_event_types narrows what is claimed. What was in the hands of a worker that died comes alone, one event at a time for each
+-- name: so the next death is known to be that event's.
+--
+-- It relays first unless somebody does so at this moment, so that it works without any process of the program. Call it in
+-- a transaction of its own: until that ends nobody else relays, and what it leased is known to nobody.
+create or replace function claim_events(p_worker text, p_event_types text[] default null, p_limit int default 25) returns table (
+    id uuid, organization_id uuid, event_type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamptz,
+    attempts int, delivery_id uuid, lease_token bigint
+)
+language plpgsql security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    c_none    constant uuid := '00000000-0000-0000-0000-000000000000';
+    v_id      smallint := external_worker(p_worker);
+    v_types   text[] := coalesce(p_event_types, '{*}');
+    v_relayed int := 0;
+    v_suspect boolean;
+begin
+    if p_limit is null or p_limit not between 1 and 1000 then
+        raise exception 'p_limit: must be between 1 and 1000' using errcode = '22023';
+    end if;
+    loop
+        perform from relay_state for update skip locked;
+        if found then
+            v_relayed := relay_events(1000);
+        end if;
+        v_suspect := exists (
+                select from delivery d
+                 where d.consumer_id = v_id and d.lease_token is null and d.suspect and d.due_at <= now()
+                   and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+                   and ('*' = any (v_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (v_types)))
+            and not exists (
+                select from delivery d where d.consumer_id = v_id and d.lease_token is not null and d.due_at > now() and d.suspect);
+        return query
+            select c.id, c.org_id, c.type, c.entity_kind, c.entity_id, c.payload, c.metadata, c.created_at,
+                   c.attempt, delivery_id(c.id, c.consumer, c.destination), c.token
+              from claim_deliveries(array[p_worker], array[case when v_suspect then 1 else p_limit end], '{0}', '{0}', '{0}', '{0}', '{0}',
+                       array[c_none], array[c_none], '{}', '{}', '{}', '{}', v_suspect, interval '5 minutes', v_types) c
+             order by c.interactive desc, c.seq;
+        -- A backlog in the outbox must not look like the end of the work.
+        exit when found or v_relayed < 1000;
+    end loop;
+end $$;
+-- +goose StatementEnd
+
+revoke execute on function due_flows(smallint, boolean, uuid, int),
+    lock_fair(smallint, int, int, int, int, int, int, uuid, uuid, uuid[], uuid[], int[]),
+    claim_deliveries(text[], int[], int[], int[], int[], int[], int[], uuid[], uuid[], text[], uuid[], uuid[], int[], boolean, interval, text[])
+    from public;
+
+-- +goose Down
+drop function claim_deliveries(text[], int[], int[], int[], int[], int[], int[], uuid[], uuid[], text[], uuid[], uuid[], int[], boolean, interval, text[]);
+drop function lock_fair(smallint, int, int, int, int, int, int, uuid, uuid, uuid[], uuid[], int[]);
+drop function due_flows(smallint, boolean, uuid, int);
+drop index delivery_due_idx;
+drop index delivery_flow_idx;
+create index delivery_due_idx on delivery (consumer_id, due_at) where lease_token is null and not suspect;
+create index delivery_flow_idx on delivery (consumer_id, organization_id, destination, due_at) where lease_token is null and not suspect;
+
+-- +goose StatementBegin
+-- due_flows lists the pairs of organization and destination that have work due for a consumer and may have it done: those
+-- of the organizations after p_after, around the circle, until p_organizations have been met. Each pair costs one step
+-- in its index, however much waits there, and a suspended organization costs one in all. The number of steps is bounded.
+create function due_flows(p_consumer smallint, p_after uuid, p_organizations int) returns table (organization_id uuid, destination uuid)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+    c_first   constant uuid := '00000000-0000-0000-0000-000000000000';
+    c_last    constant uuid := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
+    v_at      uuid := p_after;
+    v_beside  uuid := c_last;
+    v_wrapped boolean := p_after = c_first;
+    v_met     uuid[] := '{}';
+    v_head    record;
+begin
+    for step in 1 .. 5000 loop
+        select d.organization_id, d.destination, d.due_at into v_head
+          from delivery d
+         where d.consumer_id = p_consumer
+           and d.lease_token is null
+           and not d.suspect
+           and (d.organization_id, d.destination) > (v_at, v_beside)
+         order by d.organization_id, d.destination, d.due_at
+         limit 1;
+        if not found or v_wrapped and p_after <> c_first and v_head.organization_id > p_after then
+            exit when v_wrapped;
+            v_wrapped := true;
+            v_at := c_first;
+            v_beside := c_first;
+            continue;
+        end if;
+        if v_head.organization_id <> v_at and (select o.status from organizations o where o.id = v_head.organization_id) is distinct from 'active' then
+            v_at := v_head.organization_id;
+            v_beside := c_last;
+            continue;
+        end if;
+        v_at := v_head.organization_id;
+        v_beside := v_head.destination;
+        if v_head.due_at <= now() and coalesce((select s.enabled from webhook_subscriptions s where s.id = v_head.destination), true) then
+            if v_met[cardinality(v_met)] is distinct from v_at then
+                exit when cardinality(v_met) = p_organizations;
+                v_met := v_met || v_at;
+            end if;
+            organization_id := v_at;
+            destination := v_beside;
+            return next;
+        end if;
+    end loop;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- lock_due locks due deliveries of a consumer that nobody else is about to take and returns where they are. Those that are
+-- due longest come first; p_limit is how many it locks at most.
+create or replace function lock_due(p_consumer smallint, p_limit int) returns tid[]
+language plpgsql
+as $$
+begin
+    return (select coalesce(array_agg(d.at), '{}')
+      from (
+        select d.ctid as at
+          from delivery d
+         where d.consumer_id = p_consumer
+           and d.lease_token is null
+           and not d.suspect
+           and d.due_at <= now()
+           and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+           and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
+         order by d.due_at
+         limit p_limit
+           for update of d skip locked
+      ) d);
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- lock_by_turns locks due deliveries of the given types, or of all when '*' is among them, up to p_limit: the first of
+-- each organization, then the second of each, and so on. It is for readers whose slots nobody knows, where a share has no
+-- whole to be a part of.
+create or replace function lock_by_turns(p_consumer smallint, p_limit int, p_types text[]) returns tid[]
+language plpgsql
+as $$
+begin
+    return (with flow as materialized (
+        -- An organization may have none of the types, so all have to be asked. Beginning anywhere is what gives
+        -- each its turn when there are more of them than p_limit.
+        select f.organization_id, f.destination
+          from due_flows(p_consumer, gen_random_uuid(), case when '*' = any (p_types) then greatest(p_limit, 2) else 5000 end) f
+    ), waiting as (
+        select f.organization_id, f.destination, d.due_at, row_number() over (partition by f.organization_id order by d.due_at) as turn
+          from flow f
+         cross join lateral (
+            select d.due_at
+              from delivery d
+             where d.consumer_id = p_consumer
+               and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
+               and d.lease_token is null
+               and not d.suspect
+               and d.due_at <= now()
+               and ('*' = any (p_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (p_types))
+             order by d.organization_id, d.destination, d.due_at
+             limit p_limit
+         ) d
+    ), quota as (
+        select t.organization_id, t.destination, count(*) as n
+          from (select w.organization_id, w.destination from waiting w order by w.turn, w.due_at limit p_limit) t
+         group by t.organization_id, t.destination
+    )
+    select coalesce(array_agg(d.at), '{}')
+      from quota q
+     cross join lateral (
+        select d.ctid as at
+          from delivery d
+         where d.consumer_id = p_consumer
+           and (d.organization_id, d.destination) between (q.organization_id, q.destination) and (q.organization_id, q.destination)
+           and d.lease_token is null
+           and not d.suspect
+           and d.due_at <= now()
+           and ('*' = any (p_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (p_types))
+         order by d.organization_id, d.destination, d.due_at
+         limit q.n
+           for update of d skip locked
+     ) d);
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- lock_fair locks due deliveries as the shares allow: up to p_limit of anybody and up to p_overflow more of organizations
+-- below their share. p_orgs, p_destinations and p_held are what is in hand already.
+--
+-- Work that keeps within the shares is taken as it became due, if that is all there is. Else the organizations with due work take turns, after
+-- p_after, those with the least in hand first, each up to its share, of which one destination has at most half while
+-- another of them has due work. A destination below that half may have one of p_side slots when a greedy one beside it
+-- has used up the organization's share. What is free after that is for the one organization that still has due work, if
+-- it is the only one, for the destinations with the least in hand first.
+--
+-- Pairs are looked up by ranges and in the order of their index: by equality, the planner may take the index of what is due
+-- and walk over all that others have in it.
+create function lock_fair(
+    p_consumer smallint, p_limit int, p_overflow int, p_side int, p_share int, p_after uuid, p_orgs uuid[], p_destinations uuid[], p_held int[]
+) returns tid[]
+language plpgsql
+as $$
+declare
+    c_none         constant uuid := '00000000-0000-0000-0000-000000000000';
+    v_room         int := p_limit + p_overflow;
+    v_half         int := greatest(p_share / 2, 1);
+    v_fits         boolean;
+    v_flow_orgs    uuid[];
+    v_flow_targets uuid[];
+    v_orgs         int;
+    v_alone        boolean; -- with one destination, and the shares would not give it more than the rest does
+    v_taken        tid[] := '{}';
+    v_rest         tid[];
+    v_single       uuid;
+begin
+    if p_share = 0 then
+        return lock_due(p_consumer, p_limit);
+    end if;
+    with head as (
+        select d.organization_id, d.destination
+          from delivery d
+         where d.consumer_id = p_consumer
+           and d.lease_token is null
+           and not d.suspect
+           and d.due_at <= now()
+         order by d.due_at
+         limit v_room
+    ), flow as (
+        select organization_id, destination, count(*) as n from head group by organization_id, destination
+    ), held as (
+        select h.organization_id, h.destination, h.n from unnest(p_orgs, p_destinations, p_held) h (organization_id, destination, n)
+    ), used as (
+        select f.n, sum(f.n) over (partition by f.organization_id)
+                   + coalesce((select sum(h.n) from held h where h.organization_id = f.organization_id), 0) as by_organization,
+               case when f.destination = c_none then 0 else f.n
+                   + coalesce((select sum(h.n) from held h where h.organization_id = f.organization_id and h.destination = f.destination), 0)
+               end as by_destination
+          from flow f
+    )
+    select coalesce(bool_and(by_organization <= p_share and by_destination <= v_half), true)
+           and coalesce(sum(n), 0) < v_room
+      into v_fits
+      from used;
+    if v_fits then
+        return lock_due(p_consumer, v_room);
+    end if;
+
+    select coalesce(array_agg(f.organization_id order by f.n), '{}'), coalesce(array_agg(f.destination order by f.n), '{}'),
+           count(distinct f.organization_id) filter (where (
+               select coalesce(sum(h.n), 0) < p_share from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id))
+      into v_flow_orgs, v_flow_targets, v_orgs
+      from (select f.*, row_number() over () as n from due_flows(p_consumer, p_after, greatest(v_room + cardinality(p_orgs), 2)) f) f;
+
+    v_alone := cardinality(v_flow_orgs) = 1
+        and p_limit >= p_share - (select coalesce(sum(h.n), 0) from unnest(p_orgs, p_held) h (o, n) where h.o = v_flow_orgs[1]);
+    with flow as materialized (
+        select f.organization_id, f.destination, f.n, count(*) over (partition by f.organization_id) as flows,
+               coalesce((select sum(h.n) from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id), 0) as by_organization,
+               coalesce((select sum(h.n) from unnest(p_orgs, p_destinations, p_held) h (o, d, n)
+                          where h.o = f.organization_id and h.d = f.destination), 0) as by_destination,
+               (select coalesce(max(h.n), 0) > v_half from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id) as greedy
+          from unnest(v_flow_orgs, v_flow_targets) with ordinality f (organization_id, destination, n)
+         where not v_alone
+    ), waiting as (
+        select f.*, d.due_at, f.by_destination + row_number() over (partition by f.n order by d.due_at) as in_destination
+          from flow f
+         cross join lateral (
+            select d.due_at
+              from delivery d
+             where d.consumer_id = p_consumer
+               and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
+               and d.lease_token is null
+               and not d.suspect
+               and d.due_at <= now()
+             order by d.organization_id, d.destination, d.due_at
+             limit case when v_orgs >= v_room then 1 else least(p_share, v_room) end
+         ) d
+    ), placed as (
+        select w.*, w.by_organization + row_number() over (partition by w.organization_id order by w.in_destination, w.due_at) as place
+          from waiting w
+         where w.flows = 1 and w.by_organization + w.in_destination - w.by_destination <= p_share or w.in_destination <= v_half
+    ), turns as (
+        select p.*, row_number() over (partition by p.place > p_share order by p.place, p.n) as turn,
+               count(*) filter (where p.place <= p_share) over () as within
+          from placed p
+         where p.place <= p_share or p.destination <> c_none and p.greedy and p.in_destination <= v_half
+    ), quota as (
+        select t.organization_id, t.destination, count(*) as n
+          from turns t
+         where t.turn <= case when t.place <= p_share then v_room else least(p_side, v_room - t.within) end
+         group by t.organization_id, t.destination
+    )
+    select coalesce(array_agg(d.at), '{}') into v_taken
+      from quota q
+     cross join lateral (
+        select d.ctid as at
+          from delivery d
+         where d.consumer_id = p_consumer
+           and (d.organization_id, d.destination) between (q.organization_id, q.destination) and (q.organization_id, q.destination)
+           and d.lease_token is null
+           and not d.suspect
+           and d.due_at <= now()
+         order by d.organization_id, d.destination, d.due_at
+         limit q.n
+           for update of d skip locked
+     ) d;
+    if cardinality(v_taken) >= p_limit then
+        return v_taken;
+    end if;
+
+    -- Who still has work due, and where.
+    select array_agg(f.organization_id), array_agg(f.destination), count(distinct f.organization_id)
+      into v_flow_orgs, v_flow_targets, v_orgs
+      from unnest(v_flow_orgs, v_flow_targets) f (organization_id, destination)
+     cross join lateral (
+        select
+          from delivery d
+         where d.consumer_id = p_consumer
+           and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
+           and d.lease_token is null
+           and not d.suspect
+           and d.due_at <= now()
+           and d.ctid <> all (v_taken)
+         order by d.organization_id, d.destination, d.due_at
+         limit 1
+     ) d;
+    if v_orgs <> 1 then
+        return v_taken;
+    end if;
+    v_single := v_flow_orgs[1];
+    with flow as materialized (
+        select f.destination,
+               coalesce((select sum(h.n) from unnest(p_orgs, p_destinations, p_held) h (o, d, n) where h.o = v_single and h.d = f.destination), 0)
+                   + (select count(*) from delivery d where d.ctid = any (v_taken) and d.organization_id = v_single and d.destination = f.destination)
+                   as by_destination
+          from unnest(v_flow_targets) f (destination)
+    ), waiting as (
+        select f.destination, d.due_at, f.by_destination + row_number() over (partition by f.destination order by d.due_at) as in_destination
+          from flow f
+         cross join lateral (
+            select d.due_at
+              from delivery d
+             where d.consumer_id = p_consumer
+               and (d.organization_id, d.destination) between (v_single, f.destination) and (v_single, f.destination)
+               and d.lease_token is null
+               and not d.suspect
+               and d.due_at <= now()
+               and d.ctid <> all (v_taken)
+             order by d.organization_id, d.destination, d.due_at
+             limit p_limit - cardinality(v_taken)
+         ) d
+    ), chosen as (
+        select w.destination
+          from waiting w
+         order by w.in_destination, w.due_at
+         limit p_limit - cardinality(v_taken)
+    ), quota as (
+        select destination, count(*) as n from chosen group by destination
+    )
+    select array_agg(d.at) into v_rest
+      from quota q
+     cross join lateral (
+        select d.ctid as at
+          from delivery d
+         where d.consumer_id = p_consumer
+           and (d.organization_id, d.destination) between (v_single, q.destination) and (v_single, q.destination)
+           and d.lease_token is null
+           and not d.suspect
+           and d.due_at <= now()
+           and d.ctid <> all (v_taken)
+         order by d.organization_id, d.destination, d.due_at
+         limit q.n
+           for update of d skip locked
+     ) d;
+    return v_taken || v_rest;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- claim_deliveries leases due deliveries, up to p_limits[i] and, within the shares, p_overflows[i] more of p_consumers[i],
+-- and returns them with their events. What makes a delivery claimable is decided here and in the functions above: due, not
+-- leased, organization active, destination enabled, its turn. A share of 0 is none. p_held_consumers and the arrays beside
+-- it are what the process has in hand. At most one of all is a suspect, and none unless p_suspect. With
+-- p_types only events of these types are claimed, and organizations take turns instead of having shares.
+--
+-- A lease that ran out is the crash of its owner, which had others in hand: the first makes the delivery a suspect and
+-- counts nothing. Suspects are handed out one by one, so the second is its own crash and counts: it is due again at
+-- once, after further ones by the consumer's ladder, and dead when its attempts are spent.
+--
+-- The table is empty one minute and holds a hundred thousand rows the next, so its statistics are always wrong. The
+-- settings keep the planner to walking the due indexes and looking rows up one by one, which is right for every size.
+create function claim_deliveries(
+    p_consumers text[], p_limits int[], p_overflows int[], p_sides int[], p_shares int[], p_after uuid[],
+    p_held_consumers text[], p_held_orgs uuid[], p_held_destinations uuid[], p_held int[], p_suspect boolean, p_lease_time interval,
+    p_types text[] default null
+) returns table (
+    consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt int, budgeted int,
+    max_attempts int, suspect boolean, unknown boolean, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb,
+    created_at timestamptz
+)
+language plpgsql
+set enable_sort = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+    set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    v_taken tid[];
+begin
+    with want as (
+        select c.id, w.n, w.overflow, w.side, w.share, w.after,
+               held.orgs, held.destinations, held.counts
+          from unnest(p_consumers, p_limits, p_overflows, p_sides, p_shares, p_after) w (name, n, overflow, side, share, after)
+          join consumers c on c.name = w.name
+         cross join lateral (
+            select coalesce(array_agg(h.org), '{}') as orgs, coalesce(array_agg(h.destination), '{}') as destinations,
+                   coalesce(array_agg(h.n), '{}') as counts
+              from unnest(p_held_consumers, p_held_orgs, p_held_destinations, p_held) h (consumer, org, destination, n)
+             where h.consumer = w.name
+         ) held
+    ), alone as materialized (
+        select d.*
+          from want w
+         cross join lateral (
+            select d.ctid as at, w.id, d.due_at
+              from delivery d
+             where p_suspect
+               and d.consumer_id = w.id
+               and d.lease_token is null
+               and d.suspect
+               and d.due_at <= now()
+               and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+               and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
+               and (p_types is null or '*' = any (p_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (p_types))
+               and (w.n > 0 or w.share > 0 and (select coalesce(sum(h.n), 0) < w.share from unnest(w.orgs, w.counts) h (org, n) where h.org = d.organization_id))
+             order by d.due_at
+             limit 1
+               for update of d skip locked
+         ) d
+         order by d.due_at
+         limit 1
+    ), fair as (
+        select case when p_types is null
+                    then lock_fair(w.id, w.n - least(a.n, w.n), w.overflow - case when w.n = 0 then a.n else 0 end, w.side, w.share, w.after,
+                                   w.orgs, w.destinations, w.counts)
+                    else lock_by_turns(w.id, w.n - least(a.n, w.n), p_types) end as taken
+          from want w
+         cross join lateral (select count(*)::int as n from alone where alone.id = w.id) a
+    )
+    select array(select at from alone union all select unnest(taken) from fair) into v_taken;
+
+    return query
+    with want as (
+        select c.id, c.name, c.max_attempts, c.retry_steps, c.retry_jitter
+          from unnest(p_consumers) w (name)
+          join consumers c on c.name = w.name
+    ), lapsed as (
+        select d.*, w.name, w.retry_steps, w.retry_jitter, d.attempts + 1 as attempts_now,
+               case when not d.suspect then 'suspect' when d.attempts + 1 < w.max_attempts then 'counted' else 'dead' end as outcome
+          from want w
+         cross join lateral (
+            select d.*
+              from delivery d
+             where d.consumer_id = w.id
+               and d.lease_token is not null
+               and d.due_at <= now()
+             order by d.due_at
+             limit 500
+               for update of d skip locked
+         ) d
+    ), freed as (
+        update delivery d
+           set lease_token = null,
+               due_at = clock_timestamp()
+                   + case when l.crashes > 0 then retry_delay(l.retry_steps, l.retry_jitter, l.attempts_now) else interval '0' end,
+               suspect = true,
+               attempts = case when l.outcome = 'counted' then l.attempts_now else l.attempts end,
+               crashes = case when l.outcome = 'counted' then l.crashes + 1 else 0 end,
+               last_error = case when l.outcome = 'counted' then 'the process died during the attempt' else l.last_error end,
+               updated_at = clock_timestamp()
+          from lapsed l
+         where l.outcome <> 'dead'
+           and d.consumer_id = l.consumer_id and d.destination = l.destination and d.organization_id = l.organization_id
+           and d.lane = l.lane and d.seq = l.seq
+    ), finished as (
+        delete from delivery d
+         using lapsed l
+         where l.outcome = 'dead'
+           and d.consumer_id = l.consumer_id and d.destination = l.destination and d.organization_id = l.organization_id
+           and d.lane = l.lane and d.seq = l.seq
+    ), buried as (
+        insert into dead_delivery (delivery_id, organization_id, consumer_id, destination, lane, seq, event_id, event_type, entity_kind,
+               entity_id, payload, metadata, event_created_at, attempts, earlier_attempts, last_error, state)
+        select delivery_id(l.event_id, l.name, l.destination), l.organization_id, l.consumer_id, l.destination, l.lane, l.seq, l.event_id,
+               e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at, l.attempts_now, l.earlier_attempts,
+               'the process died during the attempt', case when l.effect_at is null then 'dead' else 'uncertain' end
+          from lapsed l
+          join event_log e on e.id = l.event_id and e.organization_id = l.organization_id
+         where l.outcome = 'dead'
+        on conflict (delivery_id) do update
+           set state = excluded.state, attempts = excluded.attempts, earlier_attempts = excluded.earlier_attempts,
+               last_error = excluded.last_error, died_at = clock_timestamp(), resolved_at = null, reason = null
+    ), lease as materialized (
+        select nextval('lease_token_seq') as token
+         where cardinality(v_taken) > 0
+    ), claimed as (
+        update delivery d
+           set lease_token = (select token from lease),
+               due_at = clock_timestamp() + p_lease_time,
+               updated_at = clock_timestamp()
+         where d.ctid = any (v_taken)
+        returning d.*
+    )
+    select c.consumer_id, c.destination, c.organization_id, c.lane, c.seq, c.lease_token,
+           w.name, (c.attempts + c.earlier_attempts + 1)::int, (c.attempts + 1)::int, w.max_attempts::int, c.suspect, c.effect_at is not null,
+           e.id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at
+      from claimed c
+      join want w on w.id = c.consumer_id
+      join event_log e on e.id = c.event_id and e.organization_id = c.organization_id;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- claim_events leases due events of a worker for five minutes, up to p_limit, the oldest first. p_event_types narrows what
+-- is claimed. What was in the hands of a worker that died comes alone, one event at a time for each name: so the next
+-- death is known to be that event's.
+--
+-- It relays first unless somebody does so at this moment, so that it works without any process of the program. Call it in
+-- a transaction of its own: until that ends nobody else relays, and what it leased is known to nobody.
+create or replace function claim_events(p_worker text, p_event_types text[] default null, p_limit int default 25) returns table (
+    id uuid, organization_id uuid, event_type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamptz,
+    attempts int, delivery_id uuid, lease_token bigint
+)
+language plpgsql security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    c_none    constant uuid := '00000000-0000-0000-0000-000000000000';
+    v_id      smallint := external_worker(p_worker);
+    v_types   text[] := coalesce(p_event_types, '{*}');
+    v_relayed int := 0;
+    v_suspect boolean;
+begin
+    if p_limit is null or p_limit not between 1 and 1000 then
+        raise exception 'p_limit: must be between 1 and 1000' using errcode = '22023';
+    end if;
+    loop
+        perform from relay_state for update skip locked;
+        if found then
+            v_relayed := relay_events(1000);
+        end if;
+        v_suspect := exists (
+                select from delivery d
+                 where d.consumer_id = v_id and d.lease_token is null and d.suspect and d.due_at <= now()
+                   and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+                   and ('*' = any (v_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (v_types)))
+            and not exists (
+                select from delivery d where d.consumer_id = v_id and d.lease_token is not null and d.due_at > now() and d.suspect);
+        return query
+            select c.id, c.org_id, c.type, c.entity_kind, c.entity_id, c.payload, c.metadata, c.created_at,
+                   c.attempt, delivery_id(c.id, c.consumer, c.destination), c.token
+              from claim_deliveries(array[p_worker], array[case when v_suspect then 1 else p_limit end], array[0], array[0], array[0], array[c_none],
+                       '{}', '{}', '{}', '{}', v_suspect, interval '5 minutes', v_types) c
+             order by c.seq;
+        -- A backlog in the outbox must not look like the end of the work.
+        exit when found or v_relayed < 1000;
+    end loop;
+end $$;
+-- +goose StatementEnd
+
+revoke execute on function due_flows(smallint, uuid, int), lock_fair(smallint, int, int, int, int, uuid, uuid[], uuid[], int[]),
+    claim_deliveries(text[], int[], int[], int[], int[], uuid[], text[], uuid[], uuid[], int[], boolean, interval, text[])
+    from public;
