@@ -23,7 +23,7 @@ build: ## Build bin/deskcomm, one static binary
 
 test: $(WITHPG) ## Run all tests against a private Postgres
 	@.ci/deps test
-	CGO_ENABLED=1 $(WITHPG) go test -race -shuffle=on -count=1 ./...
+	CGO_ENABLED=1 $(WITHPG) go test -race -shuffle=on -count=1 -timeout 20m ./...
 
 e2e: $(WITHPG) ## Run the browser tests alone
 	@.ci/deps test

@@ -39,7 +39,7 @@ func TestTheRoleCronFiresSchedules(t *testing.T) {
 	for _, l := range (&server{config: ServerConfig{Roles: []string{"cron"}}}).loops() {
 		names = append(names, l.name)
 	}
-	if diff := cmp.Diff([]string{"cron", "schedules"}, names); diff != "" {
+	if diff := cmp.Diff([]string{"handlers", "cron", "schedules"}, names); diff != "" {
 		t.Errorf("loops of the role (-want +got):\n%s", diff)
 	}
 }
