@@ -54,6 +54,7 @@ lint: $(TOOLS) ## Run the linters
 	$(CACHE)/golangci-lint run $(CODE)
 	go test -tags lint -count=1 -run TestLint ./app
 	go -C .ci/composecheck test -count=1 ./...
+	go -C bench vet ./...
 	@if command -v shellcheck >/dev/null; then shellcheck .ci/deps .ci/run; fi
 
 verify: verify-code verify-generated ## Check that nothing is stale: modules, vet, format, go fix, dead code, generated files

@@ -22,7 +22,7 @@ func (r *run) insert(ctx context.Context) error {
 	if err := r.reset(ctx, 1); err != nil {
 		return err
 	}
-	n, took, err := r.publish(ctx, func(n int64, began time.Time) bool { return time.Since(began) < r.Span/2 })
+	n, took, err := r.publish(ctx, func(_ int64, began time.Time) bool { return time.Since(began) < r.Span/2 })
 	if err != nil {
 		return err
 	}

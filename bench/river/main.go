@@ -23,9 +23,11 @@ import (
 	"github.com/deskcomm/deskcomm/bench/internal/hook"
 )
 
-type argsA struct{ bench.Event }
-type argsB struct{ bench.Event }
-type argsC struct{ bench.Event }
+type (
+	argsA struct{ bench.Event }
+	argsB struct{ bench.Event }
+	argsC struct{ bench.Event }
+)
 
 func (argsA) Kind() string { return "consumer_a" }
 func (argsB) Kind() string { return "consumer_b" }
@@ -36,9 +38,11 @@ var onWork func(id int64)
 // onHook, when set, makes consumer_a a webhook sender.
 var onHook func(ctx context.Context, e bench.Event) error
 
-type wA struct{ river.WorkerDefaults[argsA] }
-type wB struct{ river.WorkerDefaults[argsB] }
-type wC struct{ river.WorkerDefaults[argsC] }
+type (
+	wA struct{ river.WorkerDefaults[argsA] }
+	wB struct{ river.WorkerDefaults[argsB] }
+	wC struct{ river.WorkerDefaults[argsC] }
+)
 
 func (wA) Work(ctx context.Context, j *river.Job[argsA]) error {
 	if onHook != nil {
