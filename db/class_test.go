@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/deskcomm/deskcomm/bus"
 	"github.com/deskcomm/deskcomm/db"
@@ -173,6 +174,41 @@ func TestLocksOfAClaimReadNoMoreOfALargerBacklog(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Looking at a share of each of many organizations costs as much as they have
+// waiting, for a few of each that are taken.
+func TestAClaimOfManyOrganizationsLooksAtFewOfEach(t *testing.T) {
+	t.Parallel()
+	crowd := func(each int) world {
+		t.Helper()
+		w := lockWorld(t, each, false)
+		name, event := w.text("select max(name) from consumers"), w.emit(ownType())
+		for range 60 {
+			w.exec(backlogSQL, name, dbtest.Org(t, w.db), event, each)
+		}
+		return w
+	}
+	const sql = `
+		select count(*) from claim_deliveries((select array[max(name)] from consumers), '{300}', '{50}', '{50}', '{25}', '{400}', '{40}',
+			array['00000000-0000-0000-0000-000000000000'::uuid], array['00000000-0000-0000-0000-000000000000'::uuid], '{}', '{}', '{}', '{}', true, '30 s')`
+	small, large := crowd(20), crowd(1000)
+	visited := func(w world) (n int) {
+		t.Helper()
+		err := pgx.BeginFunc(t.Context(), dbtest.Conn(t, w.url), func(tx pgx.Tx) error {
+			if _, err := tx.Exec(t.Context(), sql); err != nil {
+				return err
+			}
+			return tx.QueryRow(t.Context(), visitedSQL, "delivery").Scan(&n)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if few, many := visited(small), visited(large); many > 2*few {
+		t.Errorf("visits %d rows where each has 1000 waiting, and %d where each has 20", many, few)
 	}
 }
 

@@ -1827,6 +1827,7 @@ declare
     v_bulk         int;
     v_orgs         int;
     v_alone        boolean;   -- with one destination and class, and the shares would not give it more than the rest does
+    v_deepest      int;       -- how many of a pair are looked at
     v_taken        tid[] := '{}';
     v_rest         tid[];
     v_single       uuid;
@@ -1898,6 +1899,27 @@ begin
     v_alone := cardinality(v_flow_orgs) = 1
         and p_limit + case when v_flow_classes[1] then p_express else 0 end
             >= p_share - (select coalesce(sum(h.n), 0) from unnest(p_orgs, p_held) h (o, n) where h.o = v_flow_orgs[1]);
+    -- Of many pairs a few of each fill the room: looking at a share of each would cost as much as all of them have waiting.
+    v_deepest := ceil(v_room::numeric / greatest(cardinality(v_flow_orgs), 1));
+    while v_deepest < least(p_share, v_room) and not v_alone and 2 * v_room > (
+        select count(*)
+          from unnest(v_flow_orgs, v_flow_targets, v_flow_classes) f (organization_id, destination, interactive)
+         cross join lateral (
+            select
+              from delivery d
+             where d.consumer_id = p_consumer
+               and d.interactive = f.interactive
+               and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
+               and d.lease_token is null
+               and not d.suspect
+               and d.due_at <= now()
+             order by d.organization_id, d.destination, d.due_at
+             limit v_deepest
+         ) d
+         where (select coalesce(sum(h.n), 0) < p_share from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id))
+    loop
+        v_deepest := v_deepest * 4;
+    end loop;
     with flow as materialized (
         select f.organization_id, f.destination, f.interactive, f.n,
                first_value(f.destination) over (partition by f.organization_id order by f.destination)
@@ -1921,7 +1943,7 @@ begin
                and not d.suspect
                and d.due_at <= now()
              order by d.organization_id, d.destination, d.due_at
-             limit case when case when f.interactive then v_interactive else v_bulk end >= v_room then 1 else least(p_share, v_room) end
+             limit case when case when f.interactive then v_interactive else v_bulk end >= v_room then 1 else least(p_share, v_room, v_deepest) end
          ) d
     ), ranked as (
         select w.*, m.may and row_number() over (partition by m.may order by w.by_organization + w.nth, w.n) <= least(p_bulk, p_limit + p_overflow) as reserved
