@@ -54,6 +54,7 @@ const enqueueJobSQL = `
 func (t *OrgTx) Enqueue(ctx context.Context, job NewJob) (Job, error) {
 	made, err := enqueue(ctx, t.tx, t.org, t.actor, job)
 	t.emitted = t.emitted || err == nil
+	t.due = t.due || err == nil && job.Policy == JobReplace // one that stood behind what is discarded
 	return made, err
 }
 
@@ -98,7 +99,7 @@ func (t *OrgTx) CancelJob(ctx context.Context, id uuid.UUID, reason string) erro
 	}
 	switch state {
 	case "discarded":
-		t.emitted = true
+		t.emitted, t.due = true, true // itself, or what stood behind it
 		return t.audit(ctx, auditEntry{action: action, resourceType: "event", resourceID: id, metadata: map[string]any{"reason": reason}})
 	case "missing":
 		return fmt.Errorf("cancel job: %w", bus.ErrNotFound)

@@ -443,24 +443,6 @@ func TestOnlyAJobThatWaitsIsCancelled(t *testing.T) {
 	}
 }
 
-func TestCancelledHeadOfALaneLetsTheNextOneRun(t *testing.T) {
-	t.Parallel()
-	w := setup(t)
-	command := ownCommand()
-	consumer := w.consumer(command)
-	w.exec("update consumers set ordering = 'key' where name = $1", consumer)
-	key := map[string]json.RawMessage{"order_key": []byte(`"` + uuid.NewString() + `"`)}
-	head := w.enqueue(db.NewJob{Command: command, Metadata: key})
-	next := w.enqueue(db.NewJob{Command: command, Metadata: key})
-	w.relay()
-	if err := w.cancel(head.ID, "no more"); err != nil {
-		t.Fatal(err)
-	}
-	if ids, _ := w.claimedIDs(consumer); !cmp.Equal(ids, []uuid.UUID{next.ID}) {
-		t.Errorf("claimed %v, want the next of the lane %v", ids, next.ID)
-	}
-}
-
 func TestWorkerOfSQLEnqueuesAndCancels(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

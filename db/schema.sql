@@ -1136,6 +1136,13 @@ AS $function$
 declare
     v_gone record;
 begin
+    -- The current ones of their lanes come first, see advance_lanes: whoever ends one of those right now, and then makes the
+    -- next one current, would wait for what is deleted here.
+    perform advance_lanes(array_agg(d.consumer_id), array_agg(d.destination), array_agg(d.organization_id), array_agg(d.lane))
+       from event_position p
+       join delivery d on d.seq = p.seq and d.organization_id = p.organization_id
+      where p.event_id = p_event_id and d.lane <> 0
+     having count(*) > 0;
     with held as materialized (
         select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
           from event_position p
@@ -2212,7 +2219,12 @@ begin
     insert into consumers (name, event_types, effect, retry_steps, retry_jitter, max_attempts, external, starts_after, starts_at)
     values (p_worker, p_event_types, 'at_least_once',
         array['30 seconds', '1 minute', '2 minutes', '5 minutes', '10 minutes', '30 minutes', '1 hour', '2 hours']::interval[], 0.3, 8, true,
-        case when p_since >= now() then last_emit_no() else coalesce((select max(o.emit_no) from outbox o where o.created_at < p_since), 0) end,
+        case when p_since >= now() then last_emit_no()
+             -- The order of numbers is not that of instants: nothing since then may be left out for something older behind it.
+             else coalesce((
+                select max(o.emit_no) from outbox o
+                 where o.created_at < p_since
+                   and o.emit_no < coalesce((select min(l.emit_no) from outbox l where l.created_at >= p_since), 9223372036854775807)), 0) end,
         case when p_since > now() then p_since end)
     returning id into v_id;
     if p_since < now() then

@@ -126,6 +126,13 @@ as $$
 declare
     v_gone record;
 begin
+    -- The current ones of their lanes come first, see advance_lanes: whoever ends one of those right now, and then makes the
+    -- next one current, would wait for what is deleted here.
+    perform advance_lanes(array_agg(d.consumer_id), array_agg(d.destination), array_agg(d.organization_id), array_agg(d.lane))
+       from event_position p
+       join delivery d on d.seq = p.seq and d.organization_id = p.organization_id
+      where p.event_id = p_event_id and d.lane <> 0
+     having count(*) > 0;
     with held as materialized (
         select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
           from event_position p
