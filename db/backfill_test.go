@@ -93,6 +93,25 @@ func TestReadersThatAppearLaterStartAfterWhatWasEmittedByNumber(t *testing.T) {
 	}
 }
 
+// A job that is given up before its time comes into the outbox as old as it is,
+// behind what was emitted since.
+func TestAWorkerOfThePastGetsWhatStandsBeforeAnOlderEventInTheOutbox(t *testing.T) {
+	t.Parallel()
+	w := freshWorld(t)
+	typ := ownType()
+	job := w.enqueue(db.NewJob{Command: ownCommand(), NotBefore: time.Now().Add(day)})
+	w.exec("update waiting_job set created_at = created_at - interval '5 days'")
+	wanted := w.emit(typ)
+	if err := w.cancel(job.ID, "no more"); err != nil {
+		t.Fatal(err)
+	}
+	w.exec("select register_consumer($1, $2, now() - interval '1 hour')", workerName(), []bus.Type{typ})
+	w.relay()
+	if got := w.count("select count(*) from delivery where event_id = $1", wanted); got != 1 {
+		t.Errorf("%d deliveries of what was emitted since, want 1", got)
+	}
+}
+
 func TestBackfillMakesWhatAReaderLacksAndNothingTwice(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
