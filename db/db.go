@@ -125,7 +125,15 @@ func (d *DB) inTx(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	defer cancel()
 	var err error
 	for range txTries {
-		if err = pgx.BeginFunc(ctx, d.pool, fn); !rolledBack(err) {
+		var refused error // what fn says, which it has wrapped
+		err = pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
+			refused = fn(tx)
+			return refused
+		})
+		if refused == nil {
+			err = wrap("run a transaction", err)
+		}
+		if !rolledBack(err) {
 			break
 		}
 	}

@@ -1,6 +1,7 @@
 package db_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
@@ -130,6 +131,23 @@ func TestASettlementThatLosesADeadlockIsSettledByItsNextTry(t *testing.T) {
 	}
 	if n := w.count("select count(*) from receipt r, unnest(r.event_ids) e where r.organization_id = $1", w.org); n != 2 {
 		t.Errorf("%d receipts, want 2", n)
+	}
+}
+
+// The settler asks again for a whole batch only when the database was away.
+func TestASettlementThatCannotBeginSaysThatTheDatabaseIsAway(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	for name, lane := range map[string]int64{"outside of lanes": 0, "in a lane": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 0)
+			defer cancel()
+			d := bus.Delivery{Key: bus.Key{OrgID: w.org, Lane: lane}}
+			if _, err := w.db.Settle(ctx, []bus.Settlement{{Delivery: &d, Verdict: bus.VerdictDone}}); !errors.Is(err, bus.ErrUnavailable) {
+				t.Errorf("Settle() = %v, want %v", err, bus.ErrUnavailable)
+			}
+		})
 	}
 }
 
