@@ -23,6 +23,9 @@ func wrap(action string, err error) error {
 }
 
 func translate(err error) error {
+	if errors.Is(err, bus.ErrUnavailable) {
+		return err // translated already, inside a transaction
+	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		return bus.ErrNotFound
 	}

@@ -151,6 +151,17 @@ func TestASettlementThatCannotBeginSaysThatTheDatabaseIsAway(t *testing.T) {
 	}
 }
 
+func TestATransactionThatCannotBeginSaysOnceThatTheDatabaseIsAway(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	err := w.db.InOrg(ctx, w.org, dbtest.Actor(), func(*db.OrgTx) error { return nil })
+	if err == nil || strings.Count(err.Error(), bus.ErrUnavailable.Error()) != 1 {
+		t.Errorf("InOrg() = %v, want %q once in it", err, bus.ErrUnavailable)
+	}
+}
+
 // A connection to a server that has turned read-only stays so for good: the next
 // one may lead to the server that has taken over.
 func TestAConnectionThatTakesNoWritesIsNotUsedAgain(t *testing.T) {
