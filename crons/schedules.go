@@ -19,8 +19,6 @@ const (
 	scheduleRest = 100 * time.Millisecond
 	// firesAtOnce is how many instants are fired before the loop looks up.
 	firesAtOnce = 100
-	// maxBackoff is the longest wait after failures.
-	maxBackoff = time.Minute
 )
 
 // Schedules fires the stored schedules. Several at once, in as many processes, fire
@@ -36,7 +34,7 @@ type Schedules struct {
 func (s *Schedules) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	backoff := time.Duration(0)
+	rest, failing := bus.Backoff{First: time.Second}, false
 	for {
 		select {
 		case <-ctx.Done():
@@ -48,13 +46,14 @@ func (s *Schedules) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil:
-			backoff = 0
+			rest.Reset()
+			failing = false
 		default:
-			if backoff == 0 {
+			if !failing {
 				s.Logger.ErrorContext(ctx, "schedules cannot be fired", "error", err)
 			}
-			backoff = min(max(2*backoff, time.Second), maxBackoff)
-			wait = backoff
+			failing = true
+			wait = rest.Next()
 		}
 		timer.Reset(wait)
 	}

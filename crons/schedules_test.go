@@ -68,20 +68,21 @@ func TestSchedulesOutliveFailuresAndLogThemOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
+		const failures = 50
 		var tried atomic.Int64
 		stop := runSchedules(t, &Schedules{
 			Fire: func(context.Context) (db.Firing, error) {
 				tries := tried.Add(1)
 				switch {
-				case tries%2 == 0 && tries < 20:
+				case tries%2 == 0 && tries < failures:
 					panic("broken")
-				case tries < 20:
+				case tries < failures:
 					return db.Firing{}, errors.New("no database")
-				case tries == 20:
+				case tries == failures:
 					return db.Firing{Name: "bad", Err: errors.New("unreadable")}, nil
-				case tries == 21:
+				case tries == failures+1:
 					return db.Firing{Name: "bad", Err: errors.New("unreadable"), Repeated: true}, nil
-				case tries == 22:
+				case tries == failures+2:
 					return db.Firing{Name: "late", LeftOut: 7}, nil
 				}
 				return db.Firing{}, bus.ErrNotFound
@@ -90,12 +91,12 @@ func TestSchedulesOutliveFailuresAndLogThemOnce(t *testing.T) {
 			Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		pass(time.Minute)
-		if tries := tried.Load(); tries < 6 || tries > 7 {
-			t.Errorf("tried %d times in the first minute, want waits that double", tries)
+		if tries := tried.Load(); tries < 13 || tries > 28 {
+			t.Errorf("tried %d times in the first minute, want waits that double up to %v", tries, bus.MostBackoff)
 		}
 		pass(20 * time.Minute)
 		stop()
-		if tries := tried.Load(); tries < 23 {
+		if tries := tried.Load(); tries < failures+3 {
 			t.Errorf("tried %d times, want the schedules fired after the failures", tries)
 		}
 		for text, want := range map[string]int{"schedules cannot be fired": 1, "schedule cannot be fired": 1, "cron=bad": 1, "left_out=7": 1} {
