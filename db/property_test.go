@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -57,6 +56,12 @@ func (m *machine) actions() map[string]func(*rapid.T) {
 		"disable or enable":       seldom(m.disable),
 		"register another reader": seldom(m.register),
 		"register a reader again": seldom(m.registerAgain),
+		"pause or resume a lane":  m.pauseLane,
+		"pause or resume reading": seldom(m.pauseConsumer),
+		"retry a head":            m.retryHead,
+		"skip a head":             seldom(m.skipHead),
+		"park a head":             m.parkHead,
+		"backfill":                seldom(m.backfill),
 	}
 }
 
@@ -72,7 +77,7 @@ func seldom(act func(*rapid.T)) func(*rapid.T) {
 // Whatever happens in which order: there is one delivery for each event, reader
 // and destination, in exactly one state, and that of the model; nothing is left
 // of what was rolled back; places are dense; only who holds a lease changes
-// anything.
+// anything; of what is in order one at a time has its turn, the first.
 func TestPropertyTheBusFollowsItsModel(t *testing.T) {
 	t.Parallel()
 	url := dbtest.Fresh(t)
@@ -108,6 +113,7 @@ type machine struct {
 	places    []uuid.UUID
 	claimed   []bus.Delivery
 	suspended map[uuid.UUID]bool
+	stopped   map[string]bool // consumers
 }
 
 type modelConsumer struct {
@@ -119,6 +125,7 @@ type modelSubscription struct {
 	id       uuid.UUID
 	org      uuid.UUID
 	pattern  string
+	ordering bus.Ordering
 	since    int
 	disabled bool
 	deleted  bool
@@ -128,6 +135,7 @@ type modelEvent struct {
 	id  uuid.UUID
 	org uuid.UUID
 	typ bus.Type
+	key string // its order_key
 	at  int
 }
 
@@ -143,15 +151,17 @@ type openTx struct {
 
 // newMachine empties the database.
 func newMachine(w world, rt *rapid.T, conn *pgx.Conn, orgs []uuid.UUID) *machine {
-	m := &machine{world: w, conn: conn, orgs: orgs, model: bustest.NewModel(modelLease), suspended: make(map[uuid.UUID]bool)}
+	m := &machine{world: w, conn: conn, orgs: orgs, model: bustest.NewModel(modelLease), suspended: make(map[uuid.UUID]bool), stopped: make(map[string]bool)}
 	for _, table := range []string{
-		"event_log", "outbox", "event_position", "delivery", "receipt", "dead_delivery", "frozen_body", "webhook_subscriptions", "consumers", "audit_log",
+		"event_log", "outbox", "event_position", "delivery", "receipt", "dead_delivery", "frozen_body", "paused_lane", "webhook_subscriptions", "consumers", "audit_log",
 	} {
 		m.must(rt, m.try("delete from "+table))
 	}
 	m.must(rt, m.try("update relay_state set last_seq = 0"), m.try("update organizations set status = 'active', suspended_at = null"))
-	m.add(rt, bus.WebhookDispatch)
-	m.add(rt, "first-worker", "custom.a", "custom.b")
+	m.add(rt, bus.WebhookDispatch, bus.OrderingNone)
+	m.add(rt, "first-worker", bus.OrderingNone, "custom.a", "custom.b")
+	m.add(rt, "keyed-worker", bus.OrderingKey, "custom.a", "lead.won")
+	m.add(rt, "strict-worker", bus.OrderingStrict, "custom.a", "custom.b")
 	return m
 }
 
@@ -193,20 +203,20 @@ func choice[T any](rt *rapid.T, label string, of []T) (T, bool) {
 const compareSQL = `
 	with known as (
 	    select consumer_id, destination, event_id, case when lease_token is null then 'pending' else 'processing' end as state, attempts, earlier_attempts as earlier,
-	           suspect, crashes, effect_at is not null as begun, coalesce(last_error, '') as error
+	           suspect, crashes, effect_at is not null as begun, due_at = 'infinity' as waits, coalesce(last_error, '') as error
 	      from delivery
 	    union all
-	    select consumer_id, destination, event_id, state, attempts, earlier_attempts, false, 0, false, last_error
+	    select consumer_id, destination, event_id, state, attempts, earlier_attempts, false, 0, false, false, last_error
 	      from dead_delivery where state in ('dead', 'uncertain', 'discarded')
 	    union all
-	    select r.consumer_id, u.destination, u.event_id, r.outcome, u.attempts, 0, false, 0, false, coalesce(r.reason, '')
+	    select r.consumer_id, u.destination, u.event_id, r.outcome, u.attempts, 0, false, 0, false, false, coalesce(r.reason, '')
 	      from receipt r cross join lateral unnest(r.event_ids, r.destinations, r.attempts) as u (event_id, destination, attempts)
 	)
 	select 'logged ' || id from event_log
 	union all select 'outbox ' || row_number() over (order by emit_no) || ' ' || event_id from outbox
 	union all select 'place ' || seq || ' ' || event_id from event_position
 	union all
-	select format('%s for %s at %s: %s %s+%s %s %s %s %s', k.event_id, c.name, k.destination, k.state, k.attempts, k.earlier, k.suspect, k.crashes, k.begun, k.error)
+	select format('%s for %s at %s: %s %s+%s %s %s %s %s %s', k.event_id, c.name, k.destination, k.state, k.attempts, k.earlier, k.suspect, k.crashes, k.begun, k.waits, k.error)
 	  from known k join consumers c on c.id = k.consumer_id`
 
 // compare fails when the database and the model differ in anything.
@@ -229,6 +239,7 @@ func (m *machine) compare(rt *rapid.T) {
 	}
 	slices.Sort(got)
 	slices.Sort(want)
+	m.lanesHold(rt)
 	if diff := cmp.Diff(want, got); diff != "" {
 		rt.Fatalf("the database is not as the model (-model +database):\n%s", diff)
 	}
@@ -245,8 +256,8 @@ func line(r *bustest.Row) string {
 		earlier = 0
 	}
 	flag := map[bool]string{true: "t", false: "f"}
-	return fmt.Sprintf("%s for %s at %s: %s %d+%d %s %d %s %s", r.Event, r.Consumer, r.Destination, r.Status, r.Attempts, earlier,
-		flag[suspect], crashes, flag[begun], r.LastError)
+	return fmt.Sprintf("%s for %s at %s: %s %d+%d %s %d %s %s %s", r.Event, r.Consumer, r.Destination, r.Status, r.Attempts, earlier,
+		flag[suspect], crashes, flag[begun], flag[r.Waits()], r.LastError)
 }
 
 // emit emits in a transaction that is open, or in a new one.
@@ -268,9 +279,11 @@ func (m *machine) emitAtOnce(rt *rapid.T) {
 
 func (m *machine) write(rt *rapid.T, tx *openTx) {
 	m.acts++
-	ev := &modelEvent{org: tx.org, typ: rapid.SampledFrom([]bus.Type{"custom.a", "custom.b", "lead.won"}).Draw(rt, "type"), at: m.acts}
+	ev := &modelEvent{org: tx.org, at: m.acts}
+	ev.typ = rapid.SampledFrom([]bus.Type{"custom.a", "custom.a", "custom.b", "lead.won"}).Draw(rt, "type")
+	ev.key = rapid.SampledFrom(orderKeys).Draw(rt, "key")
 	tx.do <- func(t *db.OrgTx) error {
-		made, err := t.Emit(m.Context(), db.NewEvent{Type: ev.typ, EntityKind: "thing"})
+		made, err := t.Emit(m.Context(), db.NewEvent{Type: ev.typ, EntityKind: "thing", Metadata: ev.metadata()})
 		ev.id = made.ID
 		return err
 	}
@@ -342,15 +355,9 @@ func (m *machine) relayed(rt *rapid.T, limit int) {
 
 // deliver adds what the relay makes of an event.
 func (m *machine) deliver(ev *modelEvent) {
-	for _, c := range m.consumers {
-		if slices.Contains(c.Types, ev.typ) && c.since < ev.at {
-			m.model.Add(bustest.Name{Event: ev.id, Consumer: c.Name}, ev.org, c.Consumer)
-		}
-	}
-	for _, s := range m.subs {
-		wanted := s.pattern == "*" || s.pattern == string(ev.typ) || s.pattern == strings.Split(string(ev.typ), ".")[0]+".*"
-		if s.org == ev.org && wanted && s.since < ev.at && !s.deleted {
-			m.model.Add(bustest.Name{Event: ev.id, Consumer: bus.WebhookDispatch, Destination: s.id}, ev.org, m.consumers[0].Consumer)
+	for _, r := range m.readers() {
+		if r.reads(ev) && r.since < ev.at {
+			m.addDelivery(r, ev)
 		}
 	}
 }
