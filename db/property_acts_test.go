@@ -129,7 +129,9 @@ func (m *machine) beginEffect(rt *rapid.T) {
 // that the test itself takes decide nothing.
 func (m *machine) elapse(rt *rapid.T) {
 	d := time.Duration(rapid.IntRange(1, 6).Draw(rt, "half hours")) * 30 * time.Minute
-	m.must(rt, m.try("update delivery set due_at = due_at - $1::interval, not_before = not_before - $1::interval", d))
+	m.must(rt, m.try("update delivery set due_at = due_at - $1::interval, not_before = not_before - $1::interval", d),
+		m.try("update waiting_job set not_before = not_before - $1::interval", d), m.try("update outbox set not_before = not_before - $1::interval", d))
+	m.now += d
 	m.model.Elapse(d)
 }
 

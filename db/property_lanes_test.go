@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -83,11 +84,11 @@ func (r modelReader) lane(org uuid.UUID, key string) bustest.LaneName {
 }
 
 // addDelivery adds that of an event, which has its place, to a reader that lacks
-// it.
-func (m *machine) addDelivery(r modelReader, ev *modelEvent) {
+// it, due since late before now.
+func (m *machine) addDelivery(r modelReader, ev *modelEvent, late time.Duration) {
 	name := bustest.Name{Event: ev.id, Consumer: r.Name, Destination: r.destination()}
 	if !m.model.Has(name) {
-		m.model.AddInLane(name, r.lane(ev.org, ev.key), r.Consumer, slices.Index(m.places, ev.id))
+		m.model.AddInLane(bustest.LanePlace{LaneName: r.lane(ev.org, ev.key), Seq: slices.Index(m.places, ev.id), Late: late}, name, r.Consumer)
 	}
 }
 
@@ -193,8 +194,8 @@ func (m *machine) backfill(rt *rapid.T) {
 		return cmp.Compare(slices.Index(m.places, a.id), slices.Index(m.places, b.id))
 	})
 	for _, ev := range log {
-		if r.reads(ev) {
-			m.addDelivery(r, ev)
+		if r.reads(ev) && slices.Contains(m.places, ev.id) {
+			m.addDelivery(r, ev, 0)
 		}
 	}
 }

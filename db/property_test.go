@@ -62,6 +62,8 @@ func (m *machine) actions() map[string]func(*rapid.T) {
 		"skip a head":             seldom(m.skipHead),
 		"park a head":             m.parkHead,
 		"backfill":                seldom(m.backfill),
+		"enqueue":                 seldom(m.enqueue),
+		"cancel a job":            seldom(m.cancel),
 	}
 }
 
@@ -114,6 +116,9 @@ type machine struct {
 	claimed   []bus.Delivery
 	suspended map[uuid.UUID]bool
 	stopped   map[string]bool // consumers
+	jobs      []*modelEvent
+	early     []*modelEvent // jobs whose time has not come
+	now       time.Duration
 }
 
 type modelConsumer struct {
@@ -137,6 +142,10 @@ type modelEvent struct {
 	typ bus.Type
 	key string // its order_key
 	at  int
+
+	notBefore time.Duration // in the time of the machine
+	late      time.Duration // after that it came into the outbox
+	cancelled bool
 }
 
 // openTx is a transaction on behalf of an organization that is held open.
@@ -153,15 +162,15 @@ type openTx struct {
 func newMachine(w world, rt *rapid.T, conn *pgx.Conn, orgs []uuid.UUID) *machine {
 	m := &machine{world: w, conn: conn, orgs: orgs, model: bustest.NewModel(modelLease), suspended: make(map[uuid.UUID]bool), stopped: make(map[string]bool)}
 	for _, table := range []string{
-		"event_log", "outbox", "event_position", "delivery", "receipt", "dead_delivery", "frozen_body", "paused_lane", "webhook_subscriptions", "consumers", "audit_log",
+		"event_log", "outbox", "event_position", "delivery", "receipt", "dead_delivery", "frozen_body", "paused_lane", "waiting_job", "discarded_job", "webhook_subscriptions", "consumers", "audit_log",
 	} {
 		m.must(rt, m.try("delete from "+table))
 	}
 	m.must(rt, m.try("update relay_state set last_seq = 0"), m.try("update organizations set status = 'active', suspended_at = null"))
 	m.add(rt, bus.WebhookDispatch, bus.OrderingNone)
-	m.add(rt, "first-worker", bus.OrderingNone, "custom.a", "custom.b")
-	m.add(rt, "keyed-worker", bus.OrderingKey, "custom.a", "lead.won")
-	m.add(rt, "strict-worker", bus.OrderingStrict, "custom.a", "custom.b")
+	m.add(rt, "first-worker", bus.OrderingNone, "custom.a", "custom.b", jobCommand)
+	m.add(rt, "keyed-worker", bus.OrderingKey, "custom.a", "lead.won", jobCommand)
+	m.add(rt, "strict-worker", bus.OrderingStrict, "custom.a", "custom.b", jobCommand)
 	return m
 }
 
@@ -339,6 +348,7 @@ func (m *machine) relaySome(rt *rapid.T) { m.relayed(rt, rapid.IntRange(1, 3).Dr
 func (m *machine) relayAll(rt *rapid.T) { m.relayed(rt, 1000) }
 
 func (m *machine) relayed(rt *rapid.T, limit int) {
+	m.startJobs(limit)
 	var n int
 	m.must(rt, m.conn.QueryRow(m.Context(), "select relay_events($1)", limit).Scan(&n))
 	if want := min(limit, len(m.outbox)); n != want {
@@ -348,6 +358,9 @@ func (m *machine) relayed(rt *rapid.T, limit int) {
 		if !slices.Contains(m.places, ev.id) {
 			m.places = append(m.places, ev.id)
 			m.deliver(ev)
+			if ev.cancelled {
+				m.model.Cancelled(ev.id, cancelReason)
+			}
 		}
 	}
 	m.outbox = slices.Delete(m.outbox, 0, n)
@@ -357,7 +370,7 @@ func (m *machine) relayed(rt *rapid.T, limit int) {
 func (m *machine) deliver(ev *modelEvent) {
 	for _, r := range m.readers() {
 		if r.reads(ev) && r.since < ev.at {
-			m.addDelivery(r, ev)
+			m.addDelivery(r, ev, ev.late)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package bustest
 
 import (
 	"math"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -28,13 +29,30 @@ func (r *Row) Waits() bool { return r.Status == "pending" && r.dueAt == never }
 // Unfinished reports whether r has not ended.
 func (r *Row) Unfinished() bool { return r.Status == "pending" || r.Status == "processing" }
 
-// AddInLane puts a delivery into a lane, at the place that seq gives it among the
-// others. With an empty lane it is Add.
-func (m *Model) AddInLane(n Name, l LaneName, c bus.Consumer, seq int) {
-	m.Add(n, l.Org, c)
+// LanePlace is where a delivery stands among the others of its lane, and since
+// when it would be due outside of one: Late before now.
+type LanePlace struct {
+	LaneName
+	Seq  int
+	Late time.Duration
+}
+
+// AddInLane puts a delivery into a lane. With an empty one it is Add.
+func (m *Model) AddInLane(p LanePlace, n Name, c bus.Consumer) {
+	m.Add(n, p.Org, c)
 	r := m.rows[n]
-	r.Lane, r.seq = l.Lane, seq
+	r.Lane, r.seq, r.dueAt = p.Lane, p.Seq, m.now-p.Late
 	m.queue(r)
+}
+
+// Cancelled ends what waits of an event.
+func (m *Model) Cancelled(event uuid.UUID, reason string) {
+	for _, r := range m.rows {
+		if r.Event == event && r.Status == "pending" && !r.Begun {
+			r.Dropped, r.State = true, State{Status: "discarded", Attempts: r.Attempts, LastError: reason}
+			m.advance(r.LaneName())
+		}
+	}
 }
 
 // queue lets what has come into a lane wait for its turn.
