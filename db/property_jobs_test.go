@@ -13,10 +13,9 @@ import (
 	"github.com/deskcomm/deskcomm/db"
 )
 
-const (
-	jobCommand   bus.Type = "custom.c_requested"
-	cancelReason          = "not wanted"
-)
+const jobCommand bus.Type = "custom.c_requested"
+
+const cancelReason = "not wanted"
 
 // enqueue enqueues a job, for now or for later.
 func (m *machine) enqueue(rt *rapid.T) {

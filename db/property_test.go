@@ -212,20 +212,21 @@ func choice[T any](rt *rapid.T, label string, of []T) (T, bool) {
 const compareSQL = `
 	with known as (
 	    select consumer_id, destination, event_id, case when lease_token is null then 'pending' else 'processing' end as state, attempts, earlier_attempts as earlier,
-	           suspect, crashes, effect_at is not null as begun, due_at = 'infinity' as waits, coalesce(last_error, '') as error
+	           suspect, crashes, effect_at is not null as begun, due_at = 'infinity' as waits, coalesce(last_error, '') as error,
+	           round(extract(epoch from case when due_at < 'infinity' then due_at - now() else greatest(not_before - now(), interval '0') end) / 1800) as due
 	      from delivery
 	    union all
-	    select consumer_id, destination, event_id, state, attempts, earlier_attempts, false, 0, false, false, last_error
+	    select consumer_id, destination, event_id, state, attempts, earlier_attempts, false, 0, false, false, last_error, 0
 	      from dead_delivery where state in ('dead', 'uncertain', 'discarded')
 	    union all
-	    select r.consumer_id, u.destination, u.event_id, r.outcome, u.attempts, 0, false, 0, false, false, coalesce(r.reason, '')
+	    select r.consumer_id, u.destination, u.event_id, r.outcome, u.attempts, 0, false, 0, false, false, coalesce(r.reason, ''), 0
 	      from receipt r cross join lateral unnest(r.event_ids, r.destinations, r.attempts) as u (event_id, destination, attempts)
 	)
 	select 'logged ' || id from event_log
 	union all select 'outbox ' || row_number() over (order by emit_no) || ' ' || event_id from outbox
 	union all select 'place ' || seq || ' ' || event_id from event_position
 	union all
-	select format('%s for %s at %s: %s %s+%s %s %s %s %s %s', k.event_id, c.name, k.destination, k.state, k.attempts, k.earlier, k.suspect, k.crashes, k.begun, k.waits, k.error)
+	select format('%s for %s at %s: %s %s+%s %s %s %s %s %s %s', k.event_id, c.name, k.destination, k.state, k.attempts, k.earlier, k.suspect, k.crashes, k.begun, k.waits, k.due, k.error)
 	  from known k join consumers c on c.id = k.consumer_id`
 
 // compare fails when the database and the model differ in anything.
@@ -244,7 +245,7 @@ func (m *machine) compare(rt *rapid.T) {
 		want = append(want, fmt.Sprintf("place %d %s", i+1, id))
 	}
 	for _, r := range m.model.Rows() {
-		want = append(want, line(r))
+		want = append(want, m.line(r))
 	}
 	slices.Sort(got)
 	slices.Sort(want)
@@ -255,18 +256,18 @@ func (m *machine) compare(rt *rapid.T) {
 }
 
 // line is a delivery as compareSQL prints it. What has ended has no more to tell
-// than its attempts.
-func line(r *bustest.Row) string {
-	earlier, suspect, crashes, begun := r.Earlier, r.Suspect, r.Crashes, r.Begun
-	if r.Status != "pending" && r.Status != "processing" {
-		suspect, crashes, begun = false, 0, false
+// than its attempts. Times are in half hours: the test itself takes seconds.
+func (m *machine) line(r *bustest.Row) string {
+	earlier, suspect, crashes, begun, due := r.Earlier, r.Suspect, r.Crashes, r.Begun, m.model.DueIn(r)/(30*time.Minute)
+	if !r.Unfinished() {
+		suspect, crashes, begun, due = false, 0, false, 0
 	}
 	if r.Status == "done" || r.Status == "skipped" || r.Dropped {
 		earlier = 0
 	}
 	flag := map[bool]string{true: "t", false: "f"}
-	return fmt.Sprintf("%s for %s at %s: %s %d+%d %s %d %s %s %s", r.Event, r.Consumer, r.Destination, r.Status, r.Attempts, earlier,
-		flag[suspect], crashes, flag[begun], flag[r.Waits()], r.LastError)
+	return fmt.Sprintf("%s for %s at %s: %s %d+%d %s %d %s %s %d %s", r.Event, r.Consumer, r.Destination, r.Status, r.Attempts, earlier,
+		flag[suspect], crashes, flag[begun], flag[r.Waits()], due, r.LastError)
 }
 
 // emit emits in a transaction that is open, or in a new one.

@@ -26,6 +26,15 @@ func (r *Row) LaneName() LaneName { return LaneName{r.Consumer, r.Destination, r
 // Waits reports whether r waits behind another of its lane, or for the lane.
 func (r *Row) Waits() bool { return r.Status == "pending" && r.dueAt == never }
 
+// DueIn is how long it takes until an unfinished delivery is due, or may be due
+// once it is its turn.
+func (m *Model) DueIn(r *Row) time.Duration {
+	if r.Waits() {
+		return max(r.notBefore-m.now, 0)
+	}
+	return r.dueAt - m.now
+}
+
 // Unfinished reports whether r has not ended.
 func (r *Row) Unfinished() bool { return r.Status == "pending" || r.Status == "processing" }
 
