@@ -129,7 +129,9 @@ func (m *machine) beginEffect(rt *rapid.T) {
 // that the test itself takes decide nothing.
 func (m *machine) elapse(rt *rapid.T) {
 	d := time.Duration(rapid.IntRange(1, 6).Draw(rt, "half hours")) * 30 * time.Minute
-	m.must(rt, m.try("update delivery set due_at = due_at - $1::interval", d))
+	m.must(rt, m.try("update delivery set due_at = due_at - $1::interval, not_before = not_before - $1::interval", d),
+		m.try("update waiting_job set not_before = not_before - $1::interval", d), m.try("update outbox set not_before = not_before - $1::interval", d))
+	m.now += d
 	m.model.Elapse(d)
 }
 
@@ -200,10 +202,11 @@ func (m *machine) subscribe(rt *rapid.T) {
 	m.acts++
 	s := &modelSubscription{
 		org: rapid.SampledFrom(m.orgs).Draw(rt, "organization"), since: m.acts,
-		pattern: rapid.SampledFrom([]string{"*", "custom.*", "custom.a", "lead.*"}).Draw(rt, "pattern"),
+		pattern:  rapid.SampledFrom([]string{"*", "custom.*", "custom.a", "lead.*"}).Draw(rt, "pattern"),
+		ordering: rapid.SampledFrom([]bus.Ordering{bus.OrderingNone, bus.OrderingKey, bus.OrderingStrict}).Draw(rt, "ordering"),
 	}
 	m.must(rt, m.inOrg(s.org, func(t *db.OrgTx) error {
-		sub, err := t.CreateSubscription(m.Context(), db.NewSubscription{URL: "https://receiver.example/", EventTypes: []string{s.pattern}})
+		sub, err := t.CreateSubscription(m.Context(), db.NewSubscription{URL: "https://receiver.example/", EventTypes: []string{s.pattern}, Ordering: s.ordering})
 		s.id = sub.ID
 		return err
 	}))
@@ -245,21 +248,22 @@ func (m *machine) disable(rt *rapid.T) {
 }
 
 // add registers a reader of what is emitted from now on.
-func (m *machine) add(rt *rapid.T, name string, types ...bus.Type) {
+func (m *machine) add(rt *rapid.T, name string, ordering bus.Ordering, types ...bus.Type) {
 	m.acts++
 	steps := []time.Duration{time.Hour, 2 * time.Hour}
 	if name == "first-worker" {
 		steps = steps[:1]
 	}
-	c := bus.Consumer{Name: name, Types: types, Effect: bus.EffectOnce, Retry: bus.Ladder(steps)}
+	c := bus.Consumer{Name: name, Types: types, Ordering: ordering, Effect: bus.EffectOnce, Retry: bus.Ladder(steps)}
 	m.must(rt, m.db.RegisterConsumers(m.Context(), []bus.Consumer{c}))
 	m.consumers = append(m.consumers, modelConsumer{Consumer: c, since: m.acts})
 }
 
 func (m *machine) register(rt *rapid.T) {
 	names := []string{"second-worker", "third-worker"}
-	if n := len(m.consumers) - 2; n < len(names) {
-		m.add(rt, names[n], rapid.SampledFrom([]bus.Type{"custom.a", "custom.b", "lead.won"}).Draw(rt, "type"))
+	if n := len(m.consumers) - 4; n < len(names) {
+		ordering := rapid.SampledFrom([]bus.Ordering{bus.OrderingNone, bus.OrderingKey, bus.OrderingStrict}).Draw(rt, "ordering")
+		m.add(rt, names[n], ordering, rapid.SampledFrom([]bus.Type{"custom.a", "custom.b", "lead.won"}).Draw(rt, "type"))
 	}
 }
 

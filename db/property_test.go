@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -57,6 +56,14 @@ func (m *machine) actions() map[string]func(*rapid.T) {
 		"disable or enable":       seldom(m.disable),
 		"register another reader": seldom(m.register),
 		"register a reader again": seldom(m.registerAgain),
+		"pause or resume a lane":  m.pauseLane,
+		"pause or resume reading": seldom(m.pauseConsumer),
+		"retry a head":            m.retryHead,
+		"skip a head":             seldom(m.skipHead),
+		"park a head":             m.parkHead,
+		"backfill":                seldom(m.backfill),
+		"enqueue":                 seldom(m.enqueue),
+		"cancel a job":            seldom(m.cancel),
 	}
 }
 
@@ -72,7 +79,7 @@ func seldom(act func(*rapid.T)) func(*rapid.T) {
 // Whatever happens in which order: there is one delivery for each event, reader
 // and destination, in exactly one state, and that of the model; nothing is left
 // of what was rolled back; places are dense; only who holds a lease changes
-// anything.
+// anything; of what is in order one at a time has its turn, the first.
 func TestPropertyTheBusFollowsItsModel(t *testing.T) {
 	t.Parallel()
 	url := dbtest.Fresh(t)
@@ -108,6 +115,10 @@ type machine struct {
 	places    []uuid.UUID
 	claimed   []bus.Delivery
 	suspended map[uuid.UUID]bool
+	stopped   map[string]bool // consumers
+	jobs      []*modelEvent
+	early     []*modelEvent // jobs whose time has not come
+	now       time.Duration
 }
 
 type modelConsumer struct {
@@ -119,6 +130,7 @@ type modelSubscription struct {
 	id       uuid.UUID
 	org      uuid.UUID
 	pattern  string
+	ordering bus.Ordering
 	since    int
 	disabled bool
 	deleted  bool
@@ -128,7 +140,12 @@ type modelEvent struct {
 	id  uuid.UUID
 	org uuid.UUID
 	typ bus.Type
+	key string // its order_key
 	at  int
+
+	notBefore time.Duration // in the time of the machine
+	late      time.Duration // after that it came into the outbox
+	cancelled bool
 }
 
 // openTx is a transaction on behalf of an organization that is held open.
@@ -143,15 +160,17 @@ type openTx struct {
 
 // newMachine empties the database.
 func newMachine(w world, rt *rapid.T, conn *pgx.Conn, orgs []uuid.UUID) *machine {
-	m := &machine{world: w, conn: conn, orgs: orgs, model: bustest.NewModel(modelLease), suspended: make(map[uuid.UUID]bool)}
+	m := &machine{world: w, conn: conn, orgs: orgs, model: bustest.NewModel(modelLease), suspended: make(map[uuid.UUID]bool), stopped: make(map[string]bool)}
 	for _, table := range []string{
-		"event_log", "outbox", "event_position", "delivery", "receipt", "dead_delivery", "frozen_body", "webhook_subscriptions", "consumers", "audit_log",
+		"event_log", "outbox", "event_position", "delivery", "receipt", "dead_delivery", "frozen_body", "paused_lane", "waiting_job", "discarded_job", "webhook_subscriptions", "consumers", "audit_log",
 	} {
 		m.must(rt, m.try("delete from "+table))
 	}
 	m.must(rt, m.try("update relay_state set last_seq = 0"), m.try("update organizations set status = 'active', suspended_at = null"))
-	m.add(rt, bus.WebhookDispatch)
-	m.add(rt, "first-worker", "custom.a", "custom.b")
+	m.add(rt, bus.WebhookDispatch, bus.OrderingNone)
+	m.add(rt, "first-worker", bus.OrderingNone, "custom.a", "custom.b", jobCommand)
+	m.add(rt, "keyed-worker", bus.OrderingKey, "custom.a", "lead.won", jobCommand)
+	m.add(rt, "strict-worker", bus.OrderingStrict, "custom.a", "custom.b", jobCommand)
 	return m
 }
 
@@ -193,25 +212,27 @@ func choice[T any](rt *rapid.T, label string, of []T) (T, bool) {
 const compareSQL = `
 	with known as (
 	    select consumer_id, destination, event_id, case when lease_token is null then 'pending' else 'processing' end as state, attempts, earlier_attempts as earlier,
-	           suspect, crashes, effect_at is not null as begun, coalesce(last_error, '') as error
+	           suspect, crashes, effect_at is not null as begun, due_at = 'infinity' as waits, coalesce(last_error, '') as error,
+	           round(extract(epoch from case when due_at < 'infinity' then due_at - now() else greatest(not_before - now(), interval '0') end) / 1800) as due
 	      from delivery
 	    union all
-	    select consumer_id, destination, event_id, state, attempts, earlier_attempts, false, 0, false, last_error
+	    select consumer_id, destination, event_id, state, attempts, earlier_attempts, false, 0, false, false, last_error, 0
 	      from dead_delivery where state in ('dead', 'uncertain', 'discarded')
 	    union all
-	    select r.consumer_id, u.destination, u.event_id, r.outcome, u.attempts, 0, false, 0, false, coalesce(r.reason, '')
+	    select r.consumer_id, u.destination, u.event_id, r.outcome, u.attempts, 0, false, 0, false, false, coalesce(r.reason, ''), 0
 	      from receipt r cross join lateral unnest(r.event_ids, r.destinations, r.attempts) as u (event_id, destination, attempts)
 	)
 	select 'logged ' || id from event_log
 	union all select 'outbox ' || row_number() over (order by emit_no) || ' ' || event_id from outbox
 	union all select 'place ' || seq || ' ' || event_id from event_position
 	union all
-	select format('%s for %s at %s: %s %s+%s %s %s %s %s', k.event_id, c.name, k.destination, k.state, k.attempts, k.earlier, k.suspect, k.crashes, k.begun, k.error)
+	select format('%s for %s at %s: %s %s+%s %s %s %s %s %s %s', k.event_id, c.name, k.destination, k.state, k.attempts, k.earlier, k.suspect, k.crashes, k.begun, k.waits, k.due, k.error)
 	  from known k join consumers c on c.id = k.consumer_id`
 
-// compare fails when the database and the model differ in anything.
+// compare fails when the database and the model differ in anything, or there is
+// disorder.
 func (m *machine) compare(rt *rapid.T) {
-	rows, _ := m.conn.Query(m.Context(), compareSQL) // its error comes back from rows
+	rows, _ := m.conn.Query(m.Context(), compareSQL+` union all `+disorderSQL, m.orgs) // its error comes back from rows
 	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	m.must(rt, err)
 	want := []string{}
@@ -225,7 +246,7 @@ func (m *machine) compare(rt *rapid.T) {
 		want = append(want, fmt.Sprintf("place %d %s", i+1, id))
 	}
 	for _, r := range m.model.Rows() {
-		want = append(want, line(r))
+		want = append(want, m.line(r))
 	}
 	slices.Sort(got)
 	slices.Sort(want)
@@ -235,18 +256,18 @@ func (m *machine) compare(rt *rapid.T) {
 }
 
 // line is a delivery as compareSQL prints it. What has ended has no more to tell
-// than its attempts.
-func line(r *bustest.Row) string {
-	earlier, suspect, crashes, begun := r.Earlier, r.Suspect, r.Crashes, r.Begun
-	if r.Status != "pending" && r.Status != "processing" {
-		suspect, crashes, begun = false, 0, false
+// than its attempts. Times are in half hours: the test itself takes seconds.
+func (m *machine) line(r *bustest.Row) string {
+	earlier, suspect, crashes, begun, due := r.Earlier, r.Suspect, r.Crashes, r.Begun, m.model.DueIn(r)/(30*time.Minute)
+	if !r.Unfinished() {
+		suspect, crashes, begun, due = false, 0, false, 0
 	}
 	if r.Status == "done" || r.Status == "skipped" || r.Dropped {
 		earlier = 0
 	}
 	flag := map[bool]string{true: "t", false: "f"}
-	return fmt.Sprintf("%s for %s at %s: %s %d+%d %s %d %s %s", r.Event, r.Consumer, r.Destination, r.Status, r.Attempts, earlier,
-		flag[suspect], crashes, flag[begun], r.LastError)
+	return fmt.Sprintf("%s for %s at %s: %s %d+%d %s %d %s %s %d %s", r.Event, r.Consumer, r.Destination, r.Status, r.Attempts, earlier,
+		flag[suspect], crashes, flag[begun], flag[r.Waits()], due, r.LastError)
 }
 
 // emit emits in a transaction that is open, or in a new one.
@@ -268,9 +289,11 @@ func (m *machine) emitAtOnce(rt *rapid.T) {
 
 func (m *machine) write(rt *rapid.T, tx *openTx) {
 	m.acts++
-	ev := &modelEvent{org: tx.org, typ: rapid.SampledFrom([]bus.Type{"custom.a", "custom.b", "lead.won"}).Draw(rt, "type"), at: m.acts}
+	ev := &modelEvent{org: tx.org, at: m.acts}
+	ev.typ = rapid.SampledFrom([]bus.Type{"custom.a", "custom.a", "custom.b", "lead.won"}).Draw(rt, "type")
+	ev.key = rapid.SampledFrom(orderKeys).Draw(rt, "key")
 	tx.do <- func(t *db.OrgTx) error {
-		made, err := t.Emit(m.Context(), db.NewEvent{Type: ev.typ, EntityKind: "thing"})
+		made, err := t.Emit(m.Context(), db.NewEvent{Type: ev.typ, EntityKind: "thing", Metadata: ev.metadata()})
 		ev.id = made.ID
 		return err
 	}
@@ -326,6 +349,7 @@ func (m *machine) relaySome(rt *rapid.T) { m.relayed(rt, rapid.IntRange(1, 3).Dr
 func (m *machine) relayAll(rt *rapid.T) { m.relayed(rt, 1000) }
 
 func (m *machine) relayed(rt *rapid.T, limit int) {
+	m.startJobs(limit)
 	var n int
 	m.must(rt, m.conn.QueryRow(m.Context(), "select relay_events($1)", limit).Scan(&n))
 	if want := min(limit, len(m.outbox)); n != want {
@@ -335,6 +359,9 @@ func (m *machine) relayed(rt *rapid.T, limit int) {
 		if !slices.Contains(m.places, ev.id) {
 			m.places = append(m.places, ev.id)
 			m.deliver(ev)
+			if ev.cancelled {
+				m.model.Cancelled(ev.id, cancelReason)
+			}
 		}
 	}
 	m.outbox = slices.Delete(m.outbox, 0, n)
@@ -342,15 +369,9 @@ func (m *machine) relayed(rt *rapid.T, limit int) {
 
 // deliver adds what the relay makes of an event.
 func (m *machine) deliver(ev *modelEvent) {
-	for _, c := range m.consumers {
-		if slices.Contains(c.Types, ev.typ) && c.since < ev.at {
-			m.model.Add(bustest.Name{Event: ev.id, Consumer: c.Name}, ev.org, c.Consumer)
-		}
-	}
-	for _, s := range m.subs {
-		wanted := s.pattern == "*" || s.pattern == string(ev.typ) || s.pattern == strings.Split(string(ev.typ), ".")[0]+".*"
-		if s.org == ev.org && wanted && s.since < ev.at && !s.deleted {
-			m.model.Add(bustest.Name{Event: ev.id, Consumer: bus.WebhookDispatch, Destination: s.id}, ev.org, m.consumers[0].Consumer)
+	for _, r := range m.readers() {
+		if r.reads(ev) && r.since < ev.at {
+			m.addDelivery(r, ev, ev.late)
 		}
 	}
 }

@@ -19,8 +19,8 @@ import (
 type Model struct {
 	lease  time.Duration
 	now    time.Duration
-	token  int64 // the largest so far
-	paused map[uuid.UUID]bool
+	token  int64        // the largest so far
+	paused map[any]bool // organizations, destinations, consumers by name, and lanes
 	rows   map[Name]*Row
 }
 
@@ -41,15 +41,18 @@ type Row struct {
 	Suspect bool
 	Crashes int
 	Begun   bool
+	Lane    string // in order with the others of its consumer, destination and organization that have the same; none when empty
 
-	consumer bus.Consumer
-	dueAt    time.Duration
-	token    int64 // of the last claim
+	consumer  bus.Consumer
+	seq       int
+	dueAt     time.Duration // never when it waits behind another
+	notBefore time.Duration // when it may be due once it is its turn
+	token     int64         // of the last claim
 }
 
 // NewModel returns a Model of a log whose leases last this long.
 func NewModel(lease time.Duration) *Model {
-	return &Model{lease: lease, paused: make(map[uuid.UUID]bool), rows: make(map[Name]*Row)}
+	return &Model{lease: lease, paused: make(map[any]bool), rows: make(map[Name]*Row)}
 }
 
 // Add makes a delivery due.
@@ -69,13 +72,25 @@ func (m *Model) Pause(id uuid.UUID) { m.paused[id] = true }
 // Resume ends a Pause.
 func (m *Model) Resume(id uuid.UUID) { delete(m.paused, id) }
 
+// PauseConsumer makes the deliveries of a consumer wait.
+func (m *Model) PauseConsumer(name string) { m.paused[name] = true }
+
+// ResumeConsumer ends a PauseConsumer.
+func (m *Model) ResumeConsumer(name string) { delete(m.paused, name) }
+
+// stopped reports whether a pause keeps r from being claimed. That of a lane takes
+// its time from what waits in it instead.
+func (m *Model) stopped(r *Row) bool {
+	return m.paused[r.Org] || m.paused[r.Destination] || m.paused[r.Consumer]
+}
+
 func (r *Row) leased() bool { return r.Status == "processing" }
 
 // eligible lists what of a consumer may be claimed, the longest due first.
 func (m *Model) eligible(consumer string, suspect bool) []*Row {
 	var rows []*Row
 	for _, r := range m.rows {
-		if r.Consumer == consumer && r.Status == "pending" && r.Suspect == suspect && r.dueAt <= m.now && !m.paused[r.Org] && !m.paused[r.Destination] {
+		if r.Consumer == consumer && r.Status == "pending" && r.Suspect == suspect && r.dueAt <= m.now && !m.stopped(r) {
 			rows = append(rows, r)
 		}
 	}
@@ -106,6 +121,7 @@ func (m *Model) Claimed(c bus.Claim, got []bus.Delivery) error {
 	m.token = newest
 	for _, r := range lapsed {
 		m.crash(r)
+		m.advance(r.LaneName())
 	}
 	return errors.Join(errs...)
 }
@@ -168,7 +184,7 @@ func (m *Model) grant(d bus.Delivery) error {
 	switch {
 	case r == nil:
 		return errors.New("a claim gives what is nobody's")
-	case r.Status != "pending" || r.dueAt > m.now || m.paused[r.Org] || m.paused[r.Destination]:
+	case r.Status != "pending" || r.dueAt > m.now || m.stopped(r):
 		return fmt.Errorf("a claim gives a delivery that is %s, due in %s, or waits for a pause", r.Status, r.dueAt-m.now)
 	case d.Token <= m.token:
 		return fmt.Errorf("token %d after %d, want it larger", d.Token, m.token)
@@ -227,6 +243,7 @@ func (m *Model) Settled(settlements []bus.Settlement, lost []bus.Lease) error {
 	for _, s := range settlements {
 		if r := m.held(s.Delivery.Lease(), *s.Delivery); r != nil {
 			m.end(r, s)
+			m.advance(r.LaneName())
 		} else {
 			want = append(want, s.Delivery.Lease())
 		}
@@ -291,6 +308,7 @@ func (m *Model) Replayed(r *Row) {
 	r.Status, r.dueAt = "pending", m.now
 	r.Earlier, r.Attempts = r.Earlier+r.Attempts, 0
 	r.Suspect, r.Crashes, r.Begun = false, 0, false
+	m.queue(r)
 }
 
 func sameLeases(what string, got, want []bus.Lease) error {
