@@ -90,7 +90,7 @@ func TestTheCostOfTheListOfConsumersGrowsWithNoBacklog(t *testing.T) {
 	few := w.buffers(list, 1_001)
 	w.pile(consumers[0], uuid.Nil, 10_000)
 	bury(5_000)
-	if many := w.buffers(list, 1_001); many-none > 2*(few-none) {
+	if many := w.buffers(list, 1_001); many-few > 150 { // 15,000 rows more would be twice that
 		t.Errorf("pages touched: %d, %d, then %d with a backlog; want no growth", none, few, many)
 	}
 }
