@@ -42,7 +42,7 @@ func TestAClaimWhoseConnectionIsCutIsMadeAgain(t *testing.T) {
 	s.emitAll(5)
 	dbtest.Eventually(t, "the claim's connection is cut", func() bool {
 		n, err := dbtest.Exec(t, s.url, `select pg_terminate_backend(pid) from pg_stat_activity
-			where datname = current_database() and wait_event_type = 'Lock' and query like '%claim_deliveries(%' and pid <> pg_backend_pid()`)
+			where datname = current_database() and wait_event_type = 'Lock' and query like '%lock_fitting(%' and pid <> pg_backend_pid()`)
 		return err == nil && n > 0
 	})
 	if _, err := blocker.Exec(t.Context(), "rollback"); err != nil {

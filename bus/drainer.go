@@ -13,7 +13,7 @@ import (
 
 // claimBatch bounds what one claim asks of one consumer, so that a process that
 // has just started does not lease more than it can begin.
-const claimBatch = 500
+const claimBatch = 1000
 
 // leastPostponed is the shortest wait of what a handler postpones: it spends no
 // attempt, so nothing else would end a loop.
@@ -114,10 +114,12 @@ func (r *run) claimLoop(ctx, work context.Context) {
 	defer timer.Stop()
 	wake, freed := r.Wake, (<-chan struct{})(r.freed)
 	rest := Backoff{First: r.Poll}
+	again := false
 	for {
 		select {
 		case <-ctx.Done():
 		case <-wake:
+			again = false
 		case <-freed:
 		case <-timer.C:
 			wake, freed = r.Wake, r.freed
@@ -125,7 +127,13 @@ func (r *run) claimLoop(ctx, work context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		more, err := r.claimOnce(work)
+		select {
+		case <-wake: // at the same time
+			again = false
+		default:
+		}
+		more, err := r.claimOnce(work, again)
+		again = err == nil
 		switch {
 		case err != nil:
 			r.Logger.ErrorContext(ctx, "claim deliveries", "error", err)
@@ -141,9 +149,10 @@ func (r *run) claimLoop(ctx, work context.Context) {
 	}
 }
 
-// claimOnce claims once for all consumers with free slots, starts what it got
-// and reports whether it is worth asking again at once.
-func (r *run) claimOnce(work context.Context) (bool, error) {
+// claimOnce claims once for all consumers with free slots, again as long as
+// nobody has woken it, starts what it got and reports whether it is worth asking
+// once more at once.
+func (r *run) claimOnce(work context.Context, again bool) (bool, error) {
 	wants := make([]Want, 0, len(r.consumers))
 	for _, slots := range r.consumers {
 		if w, ok := slots.want(); ok {
@@ -153,7 +162,7 @@ func (r *run) claimOnce(work context.Context) (bool, error) {
 	if len(wants) == 0 {
 		return false, nil
 	}
-	claimed, err := r.Log.Claim(work, Claim{Wants: wants, Suspect: !r.suspect.Load()})
+	claimed, err := r.Log.Claim(work, Claim{Wants: wants, Suspect: !r.suspect.Load(), Again: again})
 	if err != nil {
 		return false, err
 	}
@@ -189,9 +198,14 @@ func (r *run) start(work context.Context, d *Delivery) {
 	r.inflight.add(d, cancel)
 	r.handlers.Go(func() {
 		defer cancel(nil)
-		e := ending{Settlement: verdict(d, errGone)} // stands when the handler never returns here
-		defer func() { r.finish(ctx, work, slots, e) }()
-		e = r.handle(ctx, slots, d)
+		var e *ending // nil when the handler never returns here
+		defer func() {
+			if e == nil {
+				e = &ending{Settlement: verdict(d, errGone)}
+			}
+			r.finish(ctx, work, slots, *e)
+		}()
+		e = new(r.handle(ctx, slots, d))
 	})
 }
 

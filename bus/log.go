@@ -30,6 +30,10 @@ type Log interface {
 type Claim struct {
 	Wants   []Want
 	Suspect bool // one of them may be a suspect
+
+	// Again is whether nothing is known to have become due since the last claim, so
+	// that this one may go by what that has found and left, for a moment.
+	Again bool
 }
 
 // Want asks for up to Limit deliveries of a consumer, for up to Express more that

@@ -149,13 +149,17 @@ func TestContractClaimsInteractiveFirstAndOneOfEightIsBulk(t *testing.T) {
 // it when many slots are free and when only express slots are.
 func lockSQL() map[string]string {
 	const none = "'00000000-0000-0000-0000-000000000000'"
-	fair := "select lock_fair(c.id, %d, 4, %d, %d, 4, %d, " + none + ", gen_random_uuid(), %s) from consumers c"
+	fitting := "select lock_fitting(array[c.name], '{%d}', '{4}', '{%d}', '{4}', array[c.name], array[o], array[" + none + "::uuid], '{%d}', true) from consumers c"
 	return map[string]string{
-		"all slots":          fmt.Sprintf(fair, 16, 4, 2, 2, "'{}', '{}', '{}'"),
-		"one slot":           fmt.Sprintf(fair, 1, 4, 2, 0, "array[o], array["+none+"::uuid], '{15}'"),
-		"express slots only": fmt.Sprintf(fair, 0, 0, 0, 2, "array[o], array["+none+"::uuid], '{20}'"),
-		"by due time":        "select lock_due(c.id, 16) from consumers c",
-		"by turns":           "select lock_by_turns(c.id, 16, '{*}') from consumers c",
+		"all slots":          fmt.Sprintf(fitting, 16, 4, 0),
+		"one slot":           fmt.Sprintf(fitting, 1, 4, 15),
+		"express slots only": fmt.Sprintf(fitting, 0, 0, 20),
+		"who has work": "select count(f) from consumers c cross join waiting_flows(array[c.name], array[" + none +
+			"::uuid], array[gen_random_uuid()], '{24}', '{0}', 1) f",
+		"of one flow":  "select lock_flows(array[c.id], '{false}', array[o], array[" + none + "::uuid], '{16}') from consumers c",
+		"by due time":  "select lock_due(c.id, 16) from consumers c",
+		"by turns":     "select lock_by_turns(c.id, 16, '{*}') from consumers c",
+		"of a suspect": "select lock_suspect(array[c.name], '{16}', '{4}', '{4}', '{}', '{}', '{}', '{*}') from consumers c",
 	}
 }
 
@@ -191,8 +195,8 @@ func TestAClaimOfManyOrganizationsLooksAtFewOfEach(t *testing.T) {
 		return w
 	}
 	const sql = `
-		select count(*) from claim_deliveries((select array[max(name)] from consumers), '{300}', '{50}', '{50}', '{25}', '{400}', '{40}',
-			array['00000000-0000-0000-0000-000000000000'::uuid], array['00000000-0000-0000-0000-000000000000'::uuid], '{}', '{}', '{}', '{}', true, '30 s')`
+		select count(f) from waiting_flows((select array[max(name)] from consumers), array['00000000-0000-0000-0000-000000000000'::uuid],
+			array['00000000-0000-0000-0000-000000000000'::uuid], '{400}', '{0}', 1) f`
 	small, large := crowd(20), crowd(1000)
 	visited := func(w world) (n int) {
 		t.Helper()

@@ -38,7 +38,14 @@ type ConsumerRow struct {
 const listConsumersSQL = `
 	select c.name, c.event_types, c.effect, c.ordering, c.external, c.paused_at, c.paused_by, c.paused_reason,
 	       (select count(*) from (
-	          select from delivery d where d.consumer_id = c.id order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq limit @cap) w)::int as waiting,
+	          (select from delivery d where d.consumer_id = c.id and d.interactive and d.lease_token is null and not d.suspect order by d.due_at limit @cap)
+	          union all
+	          (select from delivery d where d.consumer_id = c.id and not d.interactive and d.lease_token is null and not d.suspect order by d.due_at limit @cap)
+	          union all
+	          (select from delivery d where d.consumer_id = c.id and d.lease_token is null and d.suspect order by d.due_at limit @cap)
+	          union all
+	          (select from delivery d where d.consumer_id = c.id and d.lease_token is not null order by d.due_at limit @cap)
+	          limit @cap) w)::int as waiting,
 	       least((select min(o.due_at)
 	                from (values (true), (false)) k (interactive)
 	               cross join lateral (

@@ -402,7 +402,8 @@ func TestContractIsForWhoWasGrantedIt(t *testing.T) {
 		select coalesce(array_agg(p.proname::text), '{}') from pg_proc p
 		 where p.pronamespace = 'public'::regnamespace
 		   and p.proname in ('external_worker', 'register_consumer', 'claim_events', 'held_delivery', 'ack_event', 'nack_event', 'extend_lease',
-		                     'decide_dead', 'reprocess_event', 'discard_event', 'lock_by_turns', 'claim_deliveries')
+		                     'decide_dead', 'reprocess_event', 'discard_event', 'lock_by_turns', 'lock_fitting', 'lock_flows', 'lock_suspect',
+		                     'lease_deliveries', 'free_lapsed', 'waiting_flows', 'due_flows', 'flows_between', 'fits')
 		   and has_function_privilege('deskcomm_api', p.oid, 'execute')`).Scan(&open)
 	if err != nil || len(open) > 0 {
 		t.Errorf("the role of the API may call %v, %v, want none", open, err)

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	pgxuuid "github.com/vgarvardt/pgx-google-uuid/v5"
 )
 
 // callTimeout bounds one transaction, waiting for a connection included.
@@ -35,6 +36,7 @@ type DB struct {
 	inbound turns
 	watch   *watch
 	gauge   gauge
+	left    leftover
 	emitted func()
 	due     func()
 }
@@ -58,6 +60,10 @@ func Open(ctx context.Context, url string, opts Options) (*DB, error) {
 		cfg.MaxConns = opts.MaxConns
 	}
 	cfg.ConnConfig.ConnectTimeout = 10 * time.Second
+	cfg.AfterConnect = func(_ context.Context, c *pgx.Conn) error {
+		pgxuuid.Register(c.TypeMap()) // without it each goes through its text
+		return nil
+	}
 	limitSessions(cfg)
 	d := &DB{watch: &watch{}, lease: opts.Lease, emitted: opts.Emitted, due: opts.Due}
 	if d.lease <= 0 {

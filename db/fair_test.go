@@ -17,7 +17,7 @@ import (
 // ago, with the one event that they all deliver.
 const backlogSQL = `
 	insert into delivery (consumer_id, destination, organization_id, seq, event_id, due_at)
-	select c.id, '00000000-0000-0000-0000-000000000000', $2, 1000000000 + n, $3, clock_timestamp() - interval '1 hour'
+	select c.id, '00000000-0000-0000-0000-000000000000', $2, greatest((select max(seq) from delivery), 1000000000) + n, $3, clock_timestamp() - interval '1 hour'
 	  from consumers c cross join generate_series(1, $4::int) n
 	 where c.name = $1`
 

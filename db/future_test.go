@@ -38,10 +38,12 @@ func TestJobsOfTheFutureAreNotWalkedOver(t *testing.T) {
 		if _, err := tx.Exec(t.Context(), "select relay_events(1000)"); err != nil {
 			t.Fatal(err)
 		}
-		err = tx.QueryRow(t.Context(), `select count(*) from claim_deliveries(array[$1], array[16], array[4], array[4], array[2], array[4], array[2],
-			array['00000000-0000-0000-0000-000000000000'::uuid], array['00000000-0000-0000-0000-000000000000'::uuid], '{}', '{}', '{}', '{}', true, interval '30 s')`, consumer).Scan(&claimed)
+		err = tx.QueryRow(t.Context(), `
+			select (select count(*) from lock_fitting(array[$1], array[16], array[4], array[4], array[4], '{}', '{}', '{}', '{}', true))
+			     * (select sum(waiting) from waiting_flows(array[$1], array['00000000-0000-0000-0000-000000000000'::uuid],
+			           array['00000000-0000-0000-0000-000000000000'::uuid], '{24}', '{0}', 1))`, consumer).Scan(&claimed)
 		if err != nil || claimed == 0 {
-			t.Fatalf("claimed %d, %v, want some", claimed, err)
+			t.Fatalf("found %d, %v, want some", claimed, err)
 		}
 		var waiting, deliveries int
 		for table, n := range map[string]*int{"waiting_job": &waiting, "delivery": &deliveries} {

@@ -281,7 +281,7 @@ func TestInvariant13NoDueTimeComesFromTheHostsClock(t *testing.T) {
 	statements := statementConstants(t)
 	conn := dbtest.Conn(t, w.url)
 	for _, name := range []string{
-		"claimDeliveriesSQL", "extendLeasesSQL", "beginEffectSQL", "settleDeliveriesSQL", "replayDeadSQL", "relayEventsSQL", "emitEventSQL", "emitEventsSQL",
+		"claimFittingSQL", "waitingFlowsSQL", "claimFlowsSQL", "extendLeasesSQL", "beginEffectSQL", "settleDeliveriesSQL", "settleDoneSQL", "replayDeadSQL", "relayEventsSQL", "emitEventSQL", "emitEventsSQL",
 		"registerConsumerSQL", "advanceLanesSQL", "retryHeadSQL", "skipHeadSQL", "pauseLaneSQL",
 	} {
 		sql, _, err := pgx.NamedArgs{}.RewriteQuery(t.Context(), nil, statements[name], nil)

@@ -126,7 +126,7 @@ const listLanesSQL = `
 	       case when l.lane <> 1 then coalesce(e.metadata ->> 'order_key', e.entity_kind || ':' || e.entity_id) end as order_key,
 	       (select count(*) from (
 	           select from delivery w
-	            where w.consumer_id = l.consumer_id and w.destination = l.destination and w.organization_id = @org_id and w.lane = l.lane
+	            where w.consumer_id = l.consumer_id and w.destination = l.destination and w.organization_id = @org_id and w.lane = l.lane and w.lane <> 0
 	            limit @cap) w)::int as waiting,
 	       d.event_id, e.event_type,
 	       case when d.lease_token is not null then 'processing'

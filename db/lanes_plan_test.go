@@ -72,9 +72,8 @@ func TestALaneCostsTheSameHoweverManyWaitInIt(t *testing.T) {
 				}
 			}
 			for range 7 { // after five the planner may think again
-				read("a claim", 200, `select from claim_deliveries(array[$1], array[8], array[2], array[2], array[1], array[2], array[1],
-					array['00000000-0000-0000-0000-000000000000'::uuid], array['00000000-0000-0000-0000-000000000000'::uuid],
-					'{}', '{}', '{}', '{}', true, '30 s')`, consumer)
+				read("a claim", 200, `select from lease_deliveries((select taken from lock_fitting(array[$1], array[8], array[2], array[2], array[2],
+					'{}', '{}', '{}', '{}', true)), '30 s')`, consumer)
 				read("moving the lane on", 200, "select advance_lanes($1, $2, $3, $4)", lane...)
 				w.emit(typ)
 				read("relaying to the lane", 200, "select relay_events(10)")

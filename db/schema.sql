@@ -219,12 +219,12 @@ table delivery
     updated_at timestamp with time zone not null default clock_timestamp()
     not_before timestamp with time zone
     interactive boolean not null default false
-    delivery_pkey PRIMARY KEY (consumer_id, destination, organization_id, lane, seq)
+    delivery_pkey PRIMARY KEY (seq, consumer_id, destination)
     CREATE INDEX delivery_due_idx ON public.delivery USING btree (consumer_id, interactive, due_at) WHERE ((lease_token IS NULL) AND (NOT suspect))
     CREATE INDEX delivery_flow_idx ON public.delivery USING btree (consumer_id, interactive, organization_id, destination, due_at) WHERE ((lease_token IS NULL) AND (NOT suspect))
     CREATE UNIQUE INDEX delivery_lane_idx ON public.delivery USING btree (organization_id, consumer_id, destination, lane) WHERE ((lane <> 0) AND (due_at < 'infinity'::timestamp with time zone))
     CREATE INDEX delivery_leased_idx ON public.delivery USING btree (consumer_id, due_at) WHERE (lease_token IS NOT NULL)
-    CREATE INDEX delivery_seq_idx ON public.delivery USING btree (seq)
+    CREATE INDEX delivery_order_idx ON public.delivery USING btree (consumer_id, destination, organization_id, lane, seq) WHERE (lane <> 0)
     CREATE INDEX delivery_suspect_idx ON public.delivery USING btree (consumer_id, due_at) WHERE ((lease_token IS NULL) AND suspect)
     policy own_organization using ((organization_id = current_organization()))
     deskcomm_api may delete, insert, select
@@ -892,88 +892,6 @@ begin
     values (v_org, 'cli', session_user, 'job.cancelled', 'event', p_event_id, jsonb_build_object('reason', p_reason));
 end $function$
 
-CREATE OR REPLACE FUNCTION public.claim_deliveries(p_consumers text[], p_limits integer[], p_expresses integer[], p_overflows integer[], p_sides integer[], p_shares integer[], p_bulks integer[], p_after uuid[], p_after_interactive uuid[], p_held_consumers text[], p_held_orgs uuid[], p_held_destinations uuid[], p_held integer[], p_suspect boolean, p_lease_time interval, p_types text[] DEFAULT NULL::text[])
- RETURNS TABLE(consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt integer, budgeted integer, max_attempts integer, suspect boolean, unknown boolean, interactive boolean, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamp with time zone)
- LANGUAGE plpgsql
- SET enable_sort TO 'off'
- SET enable_seqscan TO 'off'
- SET enable_bitmapscan TO 'off'
- SET enable_hashjoin TO 'off'
- SET enable_mergejoin TO 'off'
- SET jit TO 'off'
- SET plan_cache_mode TO 'force_generic_plan'
-AS $function$
-#variable_conflict use_column
-declare
-    v_taken tid[];
-begin
-    with want as (
-        select c.id, w.n, w.express, w.overflow, w.side, w.share, w.bulk, w.after, w.after_interactive,
-               held.orgs, held.destinations, held.counts
-          from unnest(p_consumers, p_limits, p_expresses, p_overflows, p_sides, p_shares, p_bulks, p_after, p_after_interactive)
-               w (name, n, express, overflow, side, share, bulk, after, after_interactive)
-          join consumers c on c.name = w.name and c.paused_at is null
-         cross join lateral (
-            select coalesce(array_agg(h.org), '{}') as orgs, coalesce(array_agg(h.destination), '{}') as destinations,
-                   coalesce(array_agg(h.n), '{}') as counts
-              from unnest(p_held_consumers, p_held_orgs, p_held_destinations, p_held) h (consumer, org, destination, n)
-             where h.consumer = w.name
-         ) held
-    ), alone as materialized (
-        select d.*
-          from want w
-         cross join lateral (
-            select d.ctid as at, w.id, d.due_at
-              from delivery d
-             where p_suspect
-               and d.consumer_id = w.id
-               and d.lease_token is null
-               and d.suspect
-               and d.due_at <= now()
-               and (select o.status from organizations o where o.id = d.organization_id) = 'active'
-               and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
-               and (p_types is null or '*' = any (p_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (p_types))
-               and (w.n > 0 or w.overflow > 0 and w.share > 0
-                    and (select coalesce(sum(h.n), 0) < w.share from unnest(w.orgs, w.counts) h (org, n) where h.org = d.organization_id))
-             order by d.due_at
-             limit 1
-               for update of d skip locked
-         ) d
-         order by d.due_at
-         limit 1
-    ), fair as (
-        select case when p_types is null
-                    then lock_fair(w.id, w.n - least(a.n, w.n), w.express, w.overflow - case when w.n = 0 then a.n else 0 end, w.side, w.share, w.bulk,
-                                   w.after, w.after_interactive, w.orgs, w.destinations, w.counts)
-                    else lock_by_turns(w.id, w.n - least(a.n, w.n), p_types) end as taken
-          from want w
-         cross join lateral (select count(*)::int as n from alone where alone.id = w.id) a
-    )
-    select array(select at from alone union all select unnest(taken) from fair) into v_taken;
-    perform free_lapsed(p_consumers);
-
-    return query
-    with want as (
-        select c.id, c.name, c.max_attempts from unnest(p_consumers) w (name) join consumers c on c.name = w.name
-    ), lease as materialized (
-        select nextval('lease_token_seq') as token
-         where cardinality(v_taken) > 0
-    ), claimed as (
-        update delivery d
-           set lease_token = (select token from lease),
-               due_at = clock_timestamp() + p_lease_time,
-               updated_at = clock_timestamp()
-         where d.ctid = any (v_taken)
-        returning d.*
-    )
-    select c.consumer_id, c.destination, c.organization_id, c.lane, c.seq, c.lease_token,
-           w.name, (c.attempts + c.earlier_attempts + 1)::int, (c.attempts + 1)::int, w.max_attempts::int, c.suspect, c.effect_at is not null,
-           c.interactive, e.id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at
-      from claimed c
-      join want w on w.id = c.consumer_id
-      join event_log e on e.id = c.event_id and e.organization_id = c.organization_id;
-end $function$
-
 CREATE OR REPLACE FUNCTION public.claim_events(p_worker text, p_event_types text[] DEFAULT NULL::text[], p_limit integer DEFAULT 25)
  RETURNS TABLE(id uuid, organization_id uuid, event_type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamp with time zone, attempts integer, delivery_id uuid, lease_token bigint)
  LANGUAGE plpgsql
@@ -982,11 +900,11 @@ CREATE OR REPLACE FUNCTION public.claim_events(p_worker text, p_event_types text
 AS $function$
 #variable_conflict use_column
 declare
-    c_none    constant uuid := '00000000-0000-0000-0000-000000000000';
     v_id      smallint := external_worker(p_worker);
     v_types   text[] := coalesce(p_event_types, '{*}');
     v_relayed int := 0;
     v_suspect boolean;
+    v_taken   tid[];
 begin
     if p_limit is null or p_limit not between 1 and 1000 then
         raise exception 'p_limit: must be between 1 and 1000' using errcode = '22023';
@@ -1003,11 +921,14 @@ begin
                    and ('*' = any (v_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (v_types)))
             and not exists (
                 select from delivery d where d.consumer_id = v_id and d.lease_token is not null and d.due_at > now() and d.suspect);
+        v_taken := case when exists (select from consumers where id = v_id and paused_at is not null) then '{}'
+                        when v_suspect then (select array_agg(s.at) from lock_suspect(array[p_worker], '{1}', '{0}', '{0}', '{}', '{}', '{}', v_types) s)
+                        else lock_by_turns(v_id, p_limit, v_types) end;
+        perform free_lapsed(array[p_worker]);
         return query
             select c.id, c.org_id, c.type, c.entity_kind, c.entity_id, c.payload, c.metadata, c.created_at,
                    c.attempt, delivery_id(c.id, c.consumer, c.destination), c.token
-              from claim_deliveries(array[p_worker], array[case when v_suspect then 1 else p_limit end], '{0}', '{0}', '{0}', '{0}', '{0}',
-                       array[c_none], array[c_none], '{}', '{}', '{}', '{}', v_suspect, interval '5 minutes', v_types) c
+              from lease_deliveries(v_taken, interval '5 minutes') c
              order by c.interactive desc, c.seq;
         -- A backlog in the outbox must not look like the end of the work.
         exit when found or v_relayed < 1000;
@@ -1219,53 +1140,19 @@ begin
 end $function$
 
 CREATE OR REPLACE FUNCTION public.due_flows(p_consumer smallint, p_interactive boolean, p_after uuid, p_organizations integer)
- RETURNS TABLE(organization_id uuid, destination uuid)
+ RETURNS TABLE(organization_id uuid, destination uuid, due_at timestamp with time zone)
  LANGUAGE plpgsql
+ STABLE
 AS $function$
 #variable_conflict use_column
 declare
-    c_first   constant uuid := '00000000-0000-0000-0000-000000000000';
-    c_last    constant uuid := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
-    v_at      uuid := p_after;
-    v_beside  uuid := c_last;
-    v_wrapped boolean := p_after = c_first;
-    v_met     uuid[] := '{}';
-    v_head    record;
+    c_first constant uuid := '00000000-0000-0000-0000-000000000000';
+    c_last  constant uuid := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
 begin
-    for step in 1 .. 5000 loop
-        select d.organization_id, d.destination, d.due_at into v_head
-          from delivery d
-         where d.consumer_id = p_consumer
-           and d.interactive = p_interactive
-           and d.lease_token is null
-           and not d.suspect
-           and (d.organization_id, d.destination) > (v_at, v_beside)
-         order by d.organization_id, d.destination, d.due_at
-         limit 1;
-        if not found or v_wrapped and p_after <> c_first and v_head.organization_id > p_after then
-            exit when v_wrapped;
-            v_wrapped := true;
-            v_at := c_first;
-            v_beside := c_first;
-            continue;
-        end if;
-        if v_head.organization_id <> v_at and (select o.status from organizations o where o.id = v_head.organization_id) is distinct from 'active' then
-            v_at := v_head.organization_id;
-            v_beside := c_last;
-            continue;
-        end if;
-        v_at := v_head.organization_id;
-        v_beside := v_head.destination;
-        if v_head.due_at <= now() and coalesce((select s.enabled from webhook_subscriptions s where s.id = v_head.destination), true) then
-            if v_met[cardinality(v_met)] is distinct from v_at then
-                exit when cardinality(v_met) = p_organizations;
-                v_met := v_met || v_at;
-            end if;
-            organization_id := v_at;
-            destination := v_beside;
-            return next;
-        end if;
-    end loop;
+    return query select * from flows_between(p_consumer, p_interactive, p_after, c_last, p_organizations);
+    if p_after <> c_first then
+        return query select * from flows_between(p_consumer, p_interactive, c_first, p_after, p_organizations);
+    end if;
 end $function$
 
 CREATE OR REPLACE FUNCTION public.emit_event(p_event_type text, p_entity_kind text, p_entity_id uuid, p_payload jsonb DEFAULT '{}'::jsonb, p_metadata jsonb DEFAULT '{}'::jsonb, p_organization_id uuid DEFAULT NULL::uuid)
@@ -1526,8 +1413,104 @@ begin
     return v_id;
 end $function$
 
+CREATE OR REPLACE FUNCTION public.fits(p_consumer smallint, p_limit integer, p_express integer, p_overflow integer, p_share integer, p_orgs uuid[], p_destinations uuid[], p_held integer[])
+ RETURNS boolean
+ LANGUAGE plpgsql
+ STABLE
+AS $function$
+begin
+    return (with head as materialized (
+        select h.*
+          from (
+            (select d.organization_id, d.destination, d.interactive
+               from delivery d
+              where d.consumer_id = p_consumer
+                and d.interactive
+                and d.lease_token is null
+                and not d.suspect
+                and d.due_at <= now()
+              order by d.due_at
+              limit p_limit + p_overflow + p_express)
+             union all
+            (select d.organization_id, d.destination, d.interactive
+               from delivery d
+              where d.consumer_id = p_consumer
+                and not d.interactive
+                and d.lease_token is null
+                and not d.suspect
+                and d.due_at <= now()
+              order by d.due_at
+              limit p_limit + p_overflow + p_express)
+          ) h
+         limit p_limit + p_overflow + p_express
+    ), flow as (
+        select organization_id, destination, count(*) as n
+          from head
+         group by organization_id, destination
+    ), used as (
+        select sum(f.n) over (partition by f.organization_id)
+                   + coalesce((select sum(h.n) from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id), 0) as by_organization,
+               case when f.destination = '00000000-0000-0000-0000-000000000000' then 0 else f.n
+                   + coalesce((select sum(h.n) from unnest(p_orgs, p_destinations, p_held) h (o, d, n)
+                                where h.o = f.organization_id and h.d = f.destination), 0)
+               end as by_destination
+          from flow f
+    )
+    select case when (select count(*) - least(count(*) filter (where interactive), p_express) from head) >= p_limit + p_overflow then false
+                else (select coalesce(bool_and(by_organization <= p_share and by_destination <= greatest(p_share / 2, 1)), true) from used) end);
+end $function$
+
+CREATE OR REPLACE FUNCTION public.flows_between(p_consumer smallint, p_interactive boolean, p_after uuid, p_last uuid, p_organizations integer)
+ RETURNS TABLE(organization_id uuid, destination uuid, due_at timestamp with time zone)
+ LANGUAGE plpgsql
+ STABLE
+ SET enable_sort TO 'off'
+ SET enable_seqscan TO 'off'
+ SET enable_bitmapscan TO 'off'
+ SET enable_hashjoin TO 'off'
+ SET enable_mergejoin TO 'off'
+ SET jit TO 'off'
+ SET plan_cache_mode TO 'force_generic_plan'
+AS $function$
+#variable_conflict use_column
+begin
+    return query
+    with recursive flow as (
+        select p_after as organization_id, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid as destination, null::timestamptz as due_at,
+               false as active, false as due, null::uuid as met_last, 0 as met, 0 as step
+         union all
+        select n.organization_id, n.destination, n.due_at, s.active, t.due,
+               case when t.due then n.organization_id else f.met_last end,
+               f.met + (t.due and n.organization_id is distinct from f.met_last)::int, f.step + 1
+          from flow f
+         cross join lateral (
+            select d.organization_id, d.destination, d.due_at
+              from delivery d
+             where d.consumer_id = p_consumer
+               and d.interactive = p_interactive
+               and d.lease_token is null
+               and not d.suspect
+               and (d.organization_id, d.destination)
+                   > (f.organization_id, case when f.active then f.destination else 'ffffffff-ffff-ffff-ffff-ffffffffffff' end)
+             order by d.organization_id, d.destination, d.due_at
+             limit 1
+         ) n
+         cross join lateral (
+            select coalesce(case when n.organization_id = f.organization_id then f.active end,
+                            (select o.status = 'active' from organizations o where o.id = n.organization_id), false) as active
+         ) s
+         cross join lateral (
+            select s.active and n.due_at <= now()
+                   and (n.destination = '00000000-0000-0000-0000-000000000000'
+                        or coalesce((select w.enabled from webhook_subscriptions w where w.id = n.destination), true)) as due
+         ) t
+         where f.step < 5000 and f.met <= p_organizations and n.organization_id <= p_last
+    )
+    select f.organization_id, f.destination, f.due_at from flow f where f.due and f.met <= p_organizations;
+end $function$
+
 CREATE OR REPLACE FUNCTION public.free_lapsed(p_consumers text[])
- RETURNS void
+ RETURNS integer
  LANGUAGE plpgsql
  SET enable_sort TO 'off'
  SET enable_seqscan TO 'off'
@@ -1556,7 +1539,7 @@ begin
            for update of d skip locked
      ) d;
     if v_taken is null then
-        return;
+        return 0;
     end if;
 
     select array_agg(d.consumer_id) as consumers, array_agg(d.destination) as destinations, array_agg(d.organization_id) as orgs, array_agg(d.lane) as lanes
@@ -1582,6 +1565,7 @@ begin
     if v_ordered.lanes is not null then
         perform advance_lanes(v_ordered.consumers, v_ordered.destinations, v_ordered.orgs, v_ordered.lanes);
     end if;
+    return cardinality(v_taken);
 end $function$
 
 CREATE OR REPLACE FUNCTION public.held_delivery(p_event_id uuid, p_worker text, p_token bigint)
@@ -1698,6 +1682,7 @@ AS $function$
           from delivery d
          where (d.consumer_id, d.destination, d.organization_id, d.lane)
                between (l.consumer_id, l.destination, l.organization_id, l.lane) and (l.consumer_id, l.destination, l.organization_id, l.lane)
+           and d.lane <> 0
          order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
          limit 1
       ) f on true
@@ -1720,6 +1705,41 @@ CREATE OR REPLACE FUNCTION public.last_emit_no()
 AS $function$
     select coalesce(pg_sequence_last_value(pg_get_serial_sequence('public.outbox', 'emit_no')::regclass), 0)
 $function$
+
+CREATE OR REPLACE FUNCTION public.lease_deliveries(p_taken tid[], p_lease_time interval)
+ RETURNS TABLE(consumer_id smallint, destination uuid, org_id uuid, lane bigint, seq bigint, token bigint, consumer text, attempt integer, budgeted integer, max_attempts integer, suspect boolean, unknown boolean, interactive boolean, id uuid, type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamp with time zone)
+ LANGUAGE plpgsql
+ SET enable_sort TO 'off'
+ SET enable_seqscan TO 'off'
+ SET enable_bitmapscan TO 'off'
+ SET enable_hashjoin TO 'off'
+ SET enable_mergejoin TO 'off'
+ SET jit TO 'off'
+ SET plan_cache_mode TO 'force_generic_plan'
+AS $function$
+#variable_conflict use_column
+declare
+    v_token bigint;
+begin
+    if cardinality(p_taken) > 0 then
+        v_token := nextval('lease_token_seq');
+        return query
+        with claimed as (
+            update delivery d
+               set lease_token = v_token,
+                   due_at = clock_timestamp() + p_lease_time,
+                   updated_at = clock_timestamp()
+             where d.ctid = any (p_taken)
+            returning d.*
+        )
+        select c.consumer_id, c.destination, c.organization_id, c.lane, c.seq, c.lease_token,
+               r.name, (c.attempts + c.earlier_attempts + 1)::int, (c.attempts + 1)::int, r.max_attempts::int, c.suspect, c.effect_at is not null,
+               c.interactive, e.id, e.event_type, e.entity_kind, e.entity_id, e.payload, e.metadata, e.created_at
+          from claimed c
+          join consumers r on r.id = c.consumer_id
+          join event_log e on e.id = c.event_id and e.organization_id = c.organization_id;
+    end if;
+end $function$
 
 CREATE OR REPLACE FUNCTION public.lock_by_turns(p_consumer smallint, p_limit integer, p_types text[])
  RETURNS tid[]
@@ -1818,263 +1838,130 @@ begin
       ) d);
 end $function$
 
-CREATE OR REPLACE FUNCTION public.lock_fair(p_consumer smallint, p_limit integer, p_express integer, p_overflow integer, p_side integer, p_share integer, p_bulk integer, p_after uuid, p_after_interactive uuid, p_orgs uuid[], p_destinations uuid[], p_held integer[])
- RETURNS tid[]
+CREATE OR REPLACE FUNCTION public.lock_fitting(p_consumers text[], p_limits integer[], p_expresses integer[], p_overflows integer[], p_shares integer[], p_held_consumers text[], p_held_orgs uuid[], p_held_destinations uuid[], p_held integer[], p_suspect boolean, OUT taken tid[], OUT crowded text[], OUT lapsed integer)
+ RETURNS record
  LANGUAGE plpgsql
+ SET enable_sort TO 'off'
+ SET enable_seqscan TO 'off'
+ SET enable_bitmapscan TO 'off'
+ SET enable_hashjoin TO 'off'
+ SET enable_mergejoin TO 'off'
+ SET jit TO 'off'
+ SET plan_cache_mode TO 'force_generic_plan'
 AS $function$
 declare
-    c_none         constant uuid := '00000000-0000-0000-0000-000000000000';
-    v_room         int := p_limit + p_overflow + p_express;
-    v_half         int := greatest(p_share / 2, 1);
-    v_fits         boolean;
-    v_flow_orgs    uuid[];
-    v_flow_targets uuid[];
-    v_flow_classes boolean[]; -- whether it is the interactive work of the pair
-    v_interactive  int;       -- organizations below their share that have such work, and those that have other
-    v_bulk         int;
-    v_orgs         int;
-    v_alone        boolean;   -- with one destination and class, and the shares would not give it more than the rest does
-    v_deepest      int;       -- how many of a pair are looked at
-    v_taken        tid[] := '{}';
-    v_rest         tid[];
-    v_single       uuid;
+    v_want  record;
+    v_alone record;
 begin
-    if p_share = 0 then
-        return lock_due(p_consumer, p_limit);
+    taken := '{}';
+    crowded := '{}';
+    select null::tid as at, null::text as consumer into v_alone;
+    if p_suspect then
+        select s.* into v_alone
+          from lock_suspect(p_consumers, p_limits, p_overflows, p_shares, p_held_consumers, p_held_orgs, p_held, '{*}') s;
     end if;
-    with head as (
-        select h.*
-          from (
-            (select d.organization_id, d.destination, d.interactive
-               from delivery d
-              where d.consumer_id = p_consumer
-                and d.interactive
-                and d.lease_token is null
-                and not d.suspect
-                and d.due_at <= now()
-              order by d.due_at
-              limit v_room)
-             union all
-            (select d.organization_id, d.destination, d.interactive
-               from delivery d
-              where d.consumer_id = p_consumer
-                and not d.interactive
-                and d.lease_token is null
-                and not d.suspect
-                and d.due_at <= now()
-              order by d.due_at
-              limit v_room)
-          ) h
-         limit v_room
-    ), flow as (
-        select organization_id, destination, count(*) as n, count(*) filter (where interactive) as interactive
-          from head
-         group by organization_id, destination
-    ), held as (
-        select h.organization_id, h.destination, h.n from unnest(p_orgs, p_destinations, p_held) h (organization_id, destination, n)
-    ), used as (
-        select f.n, f.interactive, sum(f.n) over (partition by f.organization_id)
-                   + coalesce((select sum(h.n) from held h where h.organization_id = f.organization_id), 0) as by_organization,
-               case when f.destination = c_none then 0 else f.n
-                   + coalesce((select sum(h.n) from held h where h.organization_id = f.organization_id and h.destination = f.destination), 0)
-               end as by_destination
-          from flow f
-    )
-    select coalesce(bool_and(by_organization <= p_share and by_destination <= v_half), true)
-           and coalesce(sum(n) - least(sum(interactive), p_express), 0) < p_limit + p_overflow
-      into v_fits
-      from used;
-    if v_fits then
-        return lock_due(p_consumer, v_room);
-    end if;
-
-    select coalesce(array_agg(f.organization_id order by f.n), '{}'), coalesce(array_agg(f.destination order by f.n), '{}'),
-           coalesce(array_agg(f.interactive order by f.n), '{}'),
-           count(distinct f.organization_id) filter (where f.interactive and f.below),
-           count(distinct f.organization_id) filter (where not f.interactive and f.below)
-      into v_flow_orgs, v_flow_targets, v_flow_classes, v_interactive, v_bulk
-      from (
-        select f.*, row_number() over () as n,
-               (select coalesce(sum(h.n), 0) < p_share from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id) as below
-          from (
-            select true as interactive, i.* from due_flows(p_consumer, true, p_after_interactive, greatest(v_room + cardinality(p_orgs), 2)) i
-             union all
-            select false, b.* from due_flows(p_consumer, false, p_after, greatest(v_room + cardinality(p_orgs), 2)) b
-          ) f
-      ) f;
-
-    v_alone := cardinality(v_flow_orgs) = 1
-        and p_limit + case when v_flow_classes[1] then p_express else 0 end
-            >= p_share - (select coalesce(sum(h.n), 0) from unnest(p_orgs, p_held) h (o, n) where h.o = v_flow_orgs[1]);
-    -- Of many pairs a few of each fill the room: looking at a share of each would cost as much as all of them have waiting.
-    v_deepest := ceil(v_room::numeric / greatest(cardinality(v_flow_orgs), 1));
-    while v_deepest < least(p_share, v_room) and not v_alone and 2 * v_room > (
-        select count(*)
-          from unnest(v_flow_orgs, v_flow_targets, v_flow_classes) f (organization_id, destination, interactive)
+    for v_want in
+        select w.name, c.id, w.share, w.express,
+               w.n - (w.name is not distinct from v_alone.consumer and w.n > 0)::int as n,
+               w.overflow - (w.name is not distinct from v_alone.consumer and w.n = 0)::int as overflow,
+               h.orgs, h.destinations, h.counts
+          from (select u.name, u.n, u.express, u.overflow, u.share
+                  from unnest(p_consumers, p_limits, p_expresses, p_overflows, p_shares) u (name, n, express, overflow, share)) w
+          join consumers c on c.name = w.name and c.paused_at is null
          cross join lateral (
-            select
-              from delivery d
-             where d.consumer_id = p_consumer
-               and d.interactive = f.interactive
-               and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
-               and d.lease_token is null
-               and not d.suspect
-               and d.due_at <= now()
-             order by d.organization_id, d.destination, d.due_at
-             limit v_deepest
-         ) d
-         where (select coalesce(sum(h.n), 0) < p_share from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id))
+            select coalesce(array_agg(h.org), '{}') as orgs, coalesce(array_agg(h.destination), '{}') as destinations,
+                   coalesce(array_agg(h.n), '{}') as counts
+              from unnest(p_held_consumers, p_held_orgs, p_held_destinations, p_held) h (consumer, org, destination, n)
+             where h.consumer = w.name
+         ) h
     loop
-        v_deepest := v_deepest * 4;
+        if v_want.share = 0 then
+            taken := taken || lock_due(v_want.id, v_want.n);
+        elsif fits(v_want.id, v_want.n, v_want.express, v_want.overflow, v_want.share, v_want.orgs, v_want.destinations, v_want.counts) then
+            taken := taken || lock_due(v_want.id, v_want.n + v_want.overflow + v_want.express);
+        else
+            crowded := crowded || v_want.name;
+        end if;
     end loop;
-    with flow as materialized (
-        select f.organization_id, f.destination, f.interactive, f.n,
-               first_value(f.destination) over (partition by f.organization_id order by f.destination)
-                   <> first_value(f.destination) over (partition by f.organization_id order by f.destination desc) as several,
-               coalesce((select sum(h.n) from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id), 0) as by_organization,
-               coalesce((select sum(h.n) from unnest(p_orgs, p_destinations, p_held) h (o, d, n)
-                          where h.o = f.organization_id and h.d = f.destination), 0) as by_destination,
-               (select coalesce(max(h.n), 0) > v_half from unnest(p_orgs, p_held) h (o, n) where h.o = f.organization_id) as greedy
-          from unnest(v_flow_orgs, v_flow_targets, v_flow_classes) with ordinality f (organization_id, destination, interactive, n)
-         where not v_alone
-    ), waiting as (
-        select f.*, d.due_at, row_number() over (partition by f.n order by d.due_at) as nth
-          from flow f
-         cross join lateral (
-            select d.due_at
-              from delivery d
-             where d.consumer_id = p_consumer
-               and d.interactive = f.interactive
-               and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
-               and d.lease_token is null
-               and not d.suspect
-               and d.due_at <= now()
-             order by d.organization_id, d.destination, d.due_at
-             limit case when case when f.interactive then v_interactive else v_bulk end >= v_room then 1 else least(p_share, v_room, v_deepest) end
-         ) d
-    ), ranked as (
-        select w.*, m.may and row_number() over (partition by m.may order by w.by_organization + w.nth, w.n) <= least(p_bulk, p_limit + p_overflow) as reserved
-          from waiting w
-         cross join lateral (
-            select not w.interactive and w.by_organization + w.nth <= p_share and (not w.several or w.by_destination + w.nth <= v_half) as may
-         ) m
-    ), lined_up as (
-        select r.*, r.by_destination
-                   + row_number() over (partition by r.organization_id, r.destination order by r.reserved desc, r.interactive desc, r.due_at)
-                   as in_destination
-          from ranked r
-    ), placed as (
-        select l.*, l.by_organization
-                   + row_number() over (partition by l.organization_id order by l.reserved desc, l.interactive desc, l.in_destination, l.due_at)
-                   as place
-          from lined_up l
-         where not l.several and l.by_organization + l.in_destination - l.by_destination <= p_share or l.in_destination <= v_half
-    ), turns as (
-        select p.*, row_number() over (partition by p.place > p_share order by p.reserved desc, p.interactive desc, p.place, p.n) as turn,
-               count(*) filter (where p.place <= p_share) over () as within,
-               p_limit + p_overflow + least(count(*) filter (where p.place <= p_share and p.interactive) over (), p_express) as room
-          from placed p
-         where p.place <= p_share or p.destination <> c_none and p.greedy and p.in_destination <= v_half
-    ), quota as (
-        select t.organization_id, t.destination, t.interactive, count(*) as n
-          from turns t
-         where t.turn <= case when t.place <= p_share then t.room else least(p_side, t.room - t.within) end
-         group by t.organization_id, t.destination, t.interactive
-    )
-    select coalesce(array_agg(d.at), '{}'), count(*) filter (where q.interactive) into v_taken, v_interactive
-      from quota q
+    if v_alone.at is not null then
+        taken := v_alone.at || taken;
+    end if;
+    lapsed := free_lapsed(p_consumers);
+end $function$
+
+CREATE OR REPLACE FUNCTION public.lock_flows(p_consumers smallint[], p_interactives boolean[], p_orgs uuid[], p_destinations uuid[], p_counts integer[])
+ RETURNS tid[]
+ LANGUAGE plpgsql
+ SET enable_sort TO 'off'
+ SET enable_seqscan TO 'off'
+ SET enable_bitmapscan TO 'off'
+ SET enable_hashjoin TO 'off'
+ SET enable_mergejoin TO 'off'
+ SET jit TO 'off'
+ SET plan_cache_mode TO 'force_generic_plan'
+AS $function$
+begin
+    return (select coalesce(array_agg(d.at), '{}')
+      from unnest(p_consumers, p_interactives, p_orgs, p_destinations, p_counts) f (consumer_id, interactive, organization_id, destination, n)
+      join consumers c on c.id = f.consumer_id and c.paused_at is null
+      join organizations o on o.id = f.organization_id and o.status = 'active'
+      left join webhook_subscriptions s on s.id = f.destination
      cross join lateral (
         select d.ctid as at
           from delivery d
-         where d.consumer_id = p_consumer
-           and d.interactive = q.interactive
-           and (d.organization_id, d.destination) between (q.organization_id, q.destination) and (q.organization_id, q.destination)
-           and d.lease_token is null
-           and not d.suspect
-           and d.due_at <= now()
-         order by d.organization_id, d.destination, d.due_at
-         limit q.n
-           for update of d skip locked
-     ) d;
-    if cardinality(v_taken) >= p_limit + (case when true = any (v_flow_classes) then p_express else 0 end) then
-        return v_taken;
-    end if;
-
-    -- Who still has work due, and where.
-    select array_agg(f.organization_id), array_agg(f.destination), array_agg(f.interactive), count(distinct f.organization_id)
-      into v_flow_orgs, v_flow_targets, v_flow_classes, v_orgs
-      from unnest(v_flow_orgs, v_flow_targets, v_flow_classes) f (organization_id, destination, interactive)
-     cross join lateral (
-        select
-          from delivery d
-         where d.consumer_id = p_consumer
+         where s.enabled is not false
+           and d.consumer_id = f.consumer_id
            and d.interactive = f.interactive
            and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
            and d.lease_token is null
            and not d.suspect
            and d.due_at <= now()
-           and d.ctid <> all (v_taken)
          order by d.organization_id, d.destination, d.due_at
-         limit 1
-     ) d;
-    if v_orgs <> 1 then
-        return v_taken;
-    end if;
-    v_single := v_flow_orgs[1];
-    v_room := greatest(p_limit - cardinality(v_taken) + least(v_interactive, p_express), 0); -- for any class
-    with flow as materialized (
-        select f.destination, f.interactive,
-               coalesce((select sum(h.n) from unnest(p_orgs, p_destinations, p_held) h (o, d, n) where h.o = v_single and h.d = f.destination), 0)
-                   + (select count(*) from delivery d where d.ctid = any (v_taken) and d.organization_id = v_single and d.destination = f.destination)
-                   as by_destination
-          from unnest(v_flow_targets, v_flow_classes) f (destination, interactive)
-    ), waiting as (
-        select f.destination, f.interactive, d.due_at,
-               f.by_destination + row_number() over (partition by f.destination, f.interactive order by d.due_at) as in_destination
-          from flow f
-         cross join lateral (
-            select d.due_at
-              from delivery d
-             where d.consumer_id = p_consumer
-               and d.interactive = f.interactive
-               and (d.organization_id, d.destination) between (v_single, f.destination) and (v_single, f.destination)
-               and d.lease_token is null
-               and not d.suspect
-               and d.due_at <= now()
-               and d.ctid <> all (v_taken)
-             order by d.organization_id, d.destination, d.due_at
-             limit v_room + case when f.interactive then greatest(p_express - v_interactive, 0) else 0 end
-         ) d
-    ), ranked as (
-        select w.*, count(*) filter (where w.interactive) over () as interactives,
-               not w.interactive and row_number() over (partition by w.interactive order by w.in_destination, w.due_at)
-                   <= least(p_bulk - cardinality(v_taken) + v_interactive, v_room) as reserved
-          from waiting w
-    ), turns as (
-        select r.*, row_number() over (order by r.reserved desc, r.interactive desc, r.in_destination, r.due_at) as turn from ranked r
-    ), quota as (
-        select t.destination, t.interactive, count(*) as n
-          from turns t
-         where t.turn <= v_room + least(t.interactives, greatest(p_express - v_interactive, 0))
-         group by t.destination, t.interactive
-    )
-    select array_agg(d.at) into v_rest
-      from quota q
-     cross join lateral (
-        select d.ctid as at
-          from delivery d
-         where d.consumer_id = p_consumer
-           and d.interactive = q.interactive
-           and (d.organization_id, d.destination) between (v_single, q.destination) and (v_single, q.destination)
-           and d.lease_token is null
-           and not d.suspect
-           and d.due_at <= now()
-           and d.ctid <> all (v_taken)
-         order by d.organization_id, d.destination, d.due_at
-         limit q.n
+         limit f.n
            for update of d skip locked
-     ) d;
-    return v_taken || v_rest;
+     ) d);
+end $function$
+
+CREATE OR REPLACE FUNCTION public.lock_suspect(p_consumers text[], p_limits integer[], p_overflows integer[], p_shares integer[], p_held_consumers text[], p_held_orgs uuid[], p_held integer[], p_types text[])
+ RETURNS TABLE(at tid, consumer text)
+ LANGUAGE plpgsql
+ SET enable_sort TO 'off'
+ SET enable_seqscan TO 'off'
+ SET enable_bitmapscan TO 'off'
+ SET enable_hashjoin TO 'off'
+ SET enable_mergejoin TO 'off'
+ SET jit TO 'off'
+ SET plan_cache_mode TO 'force_generic_plan'
+AS $function$
+#variable_conflict use_column
+begin
+    return query
+    select d.at, d.name
+      from (
+        select s.*
+          from unnest(p_consumers, p_limits, p_overflows, p_shares) w (name, n, overflow, share)
+          join consumers c on c.name = w.name and c.paused_at is null
+         cross join lateral (
+            select d.ctid as at, w.name, d.due_at
+              from delivery d
+             where d.consumer_id = c.id
+               and d.lease_token is null
+               and d.suspect
+               and d.due_at <= now()
+               and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+               and coalesce((select s.enabled from webhook_subscriptions s where s.id = d.destination), true)
+               and ('*' = any (p_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (p_types))
+               and (w.n > 0 or w.overflow > 0 and w.share > 0
+                    and (select coalesce(sum(h.n), 0) < w.share
+                           from unnest(p_held_consumers, p_held_orgs, p_held) h (consumer, org, n)
+                          where h.consumer = w.name and h.org = d.organization_id))
+             order by d.due_at
+             limit 1
+               for update of d skip locked
+         ) s
+      ) d
+     order by d.due_at
+     limit 1;
 end $function$
 
 CREATE OR REPLACE FUNCTION public.nack_event(p_event_id uuid, p_worker text, p_error text, p_token bigint DEFAULT NULL::bigint)
@@ -2396,6 +2283,49 @@ CREATE OR REPLACE FUNCTION public.uuid_v7_floor(p_at timestamp with time zone)
 AS $function$
     select (lpad(to_hex((extract(epoch from p_at) * 1000)::bigint), 12, '0') || '70008000000000000000')::uuid
 $function$
+
+CREATE OR REPLACE FUNCTION public.waiting_flows(p_consumers text[], p_after uuid[], p_after_interactive uuid[], p_rooms integer[], p_held integer[], p_depth integer)
+ RETURNS TABLE(consumer text, consumer_id smallint, organization_id uuid, destination uuid, interactive boolean, due_at timestamp with time zone, waiting integer, most integer)
+ LANGUAGE plpgsql
+ STABLE
+ SET enable_sort TO 'off'
+ SET enable_seqscan TO 'off'
+ SET enable_bitmapscan TO 'off'
+ SET enable_hashjoin TO 'off'
+ SET enable_mergejoin TO 'off'
+ SET jit TO 'off'
+ SET plan_cache_mode TO 'force_generic_plan'
+AS $function$
+#variable_conflict use_column
+begin
+    return query
+    with flow as materialized (
+        select w.name, c.id, w.room, k.interactive, f.*, count(*) over (partition by w.name) as flows
+          from unnest(p_consumers, p_after, p_after_interactive, p_rooms, p_held) w (name, after, after_interactive, room, held)
+          join consumers c on c.name = w.name and c.paused_at is null
+         cross join (values (true), (false)) k (interactive)
+         cross join lateral due_flows(c.id, k.interactive, case when k.interactive then w.after_interactive else w.after end,
+                                      greatest(w.room + w.held, 2)) f
+    )
+    select f.name, f.id, f.organization_id, f.destination, f.interactive, f.due_at, n.waiting, m.most
+      from flow f
+     cross join lateral (
+        select p_depth * greatest(8, ceil(4.0 * f.room / f.flows)::int) as most
+     ) m
+     cross join lateral (
+        select count(*)::int as waiting
+          from (select
+                  from delivery d
+                 where d.consumer_id = f.id
+                   and d.interactive = f.interactive
+                   and (d.organization_id, d.destination) between (f.organization_id, f.destination) and (f.organization_id, f.destination)
+                   and d.lease_token is null
+                   and not d.suspect
+                   and d.due_at <= now()
+                 order by d.organization_id, d.destination, d.due_at
+                 limit m.most) d
+     ) n;
+end $function$
 
 CREATE OR REPLACE FUNCTION public.worst_pressure(VARIADIC p_levels text[])
  RETURNS text

@@ -118,6 +118,9 @@ const maxErrorText = 4096
 // Settle brings claimed deliveries to their verdicts and returns the leases that
 // were no longer valid.
 func (d *DB) Settle(ctx context.Context, settlements []bus.Settlement) (lost []bus.Lease, err error) {
+	if !slices.ContainsFunc(settlements, func(s bus.Settlement) bool { return !isPlain(s) }) {
+		return d.settleDone(ctx, settlements)
+	}
 	if !slices.ContainsFunc(settlements, func(s bus.Settlement) bool { return s.Delivery.Lane != 0 }) {
 		return settle(ctx, d.pool, settlements)
 	}

@@ -36,7 +36,8 @@ func TestStatementsPrepare(t *testing.T) {
 	}
 }
 
-// statementConstants evaluates the string constants whose names end in SQL.
+// statementConstants evaluates the string constants whose names end in SQL, of
+// other constants too.
 func statementConstants(t *testing.T) map[string]string {
 	t.Helper()
 	exprs := make(map[string]ast.Expr)
@@ -63,7 +64,7 @@ func statementConstants(t *testing.T) map[string]string {
 					continue
 				}
 				for i, name := range value.Names {
-					if strings.HasSuffix(name.Name, "SQL") && i < len(value.Values) {
+					if i < len(value.Values) {
 						exprs[name.Name] = value.Values[i]
 					}
 				}
@@ -72,7 +73,9 @@ func statementConstants(t *testing.T) map[string]string {
 	}
 	statements := make(map[string]string, len(exprs))
 	for name, expr := range exprs {
-		statements[name] = constantText(t, exprs, expr)
+		if strings.HasSuffix(name, "SQL") {
+			statements[name] = constantText(t, exprs, expr)
+		}
 	}
 	return statements
 }

@@ -139,13 +139,30 @@ const forgetPausedSQL = `
 // relayed right now is skipped when it is claimed. Deliveries are locked first,
 // as when they are settled.
 const deleteSubscriptionSQL = `
-	with waiting as materialized (
-	    select consumer_id, destination, organization_id, lane, seq
-	      from delivery
-	     where consumer_id = (select id from consumers where name = @consumer)
-	       and destination = @id and organization_id = @org_id
-	     order by consumer_id, destination, organization_id, lane, seq
-	       for update
+	with found as materialized (
+	    select d.consumer_id, d.seq
+	      from consumers c
+	     cross join (values (true), (false)) k (interactive)
+	     cross join lateral (
+	        select d.consumer_id, d.seq from delivery d
+	         where d.consumer_id = c.id and d.interactive = k.interactive and d.organization_id = @org_id and d.destination = @id
+	           and d.lease_token is null and not d.suspect
+	        union all
+	        select d.consumer_id, d.seq from delivery d
+	         where d.consumer_id = c.id and d.interactive = k.interactive and d.organization_id = @org_id and d.destination = @id
+	           and d.lease_token is null and d.suspect
+	        union all
+	        select d.consumer_id, d.seq from delivery d
+	         where d.consumer_id = c.id and d.interactive = k.interactive and d.organization_id = @org_id and d.destination = @id
+	           and d.lease_token is not null
+	     ) d
+	     where c.name = @consumer
+	), waiting as materialized (
+	    select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
+	      from found f
+	      join delivery d on d.seq = f.seq and d.consumer_id = f.consumer_id and d.destination = @id
+	     order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
+	       for update of d
 	), gone as (
 	    update webhook_subscriptions
 	       set deleted_at = clock_timestamp(), enabled = true, secret_encrypted = null

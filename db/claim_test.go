@@ -1,0 +1,110 @@
+package db_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/deskcomm/deskcomm/bus"
+	"github.com/deskcomm/deskcomm/db/dbtest"
+)
+
+// backlog makes n deliveries due for a consumer.
+func (w world) backlog(consumer string, n int) {
+	w.Helper()
+	w.exec(backlogSQL, consumer, w.org, w.emit(ownType()), n)
+}
+
+// claimAll claims until nothing comes any more, always again, and returns how
+// often each organization got something.
+func (w world) claimAll(want bus.Want, each func(claimed map[uuid.UUID]int)) map[uuid.UUID]int {
+	w.Helper()
+	all, seen := make(map[uuid.UUID]int), make(map[bus.Key]bool)
+	for {
+		claimed, err := w.db.Claim(w.Context(), bus.Claim{Wants: []bus.Want{want}, Again: true})
+		if err != nil {
+			w.Fatal(err)
+		}
+		if len(claimed) == 0 {
+			return all
+		}
+		now := make(map[uuid.UUID]int)
+		for _, d := range claimed {
+			if seen[d.Key] {
+				w.Errorf("%v was claimed twice", d.Key)
+			}
+			seen[d.Key] = true
+			now[d.OrgID]++
+			all[d.OrgID]++
+		}
+		if each != nil {
+			each(now)
+		}
+	}
+}
+
+func TestClaimsThatGoByWhatTheLastOneLeftTakeEverythingWithinTheShares(t *testing.T) {
+	t.Parallel()
+	w := alone(t)
+	consumer := w.consumer(ownType())
+	many, few := world{T: t, db: w.db, url: w.url, org: dbtest.Org(t, w.db)}, w
+	many.backlog(consumer, 230)
+	few.backlog(consumer, 90)
+	const share = 10
+	all := w.claimAll(bus.Want{Consumer: consumer, Limit: 16, Overflow: 4, Share: share}, func(now map[uuid.UUID]int) {
+		if now[many.org] > share && now[few.org] > 0 {
+			t.Errorf("one claim gives %v, want at most %d to each of two", now, share)
+		}
+	})
+	if all[many.org] != 230 || all[few.org] != 90 {
+		t.Errorf("claimed %v, want all", all)
+	}
+}
+
+func TestAClaimByWhatIsLeftTakesNothingOfWhoWasStoppedMeanwhile(t *testing.T) {
+	t.Parallel()
+	w := alone(t)
+	consumer := w.consumer(ownType())
+	suspended, other := world{T: t, db: w.db, url: w.url, org: dbtest.Org(t, w.db)}, w
+	suspended.backlog(consumer, 50)
+	other.backlog(consumer, 50)
+	stopped := false
+	all := w.claimAll(bus.Want{Consumer: consumer, Limit: 4, Share: 2}, func(now map[uuid.UUID]int) {
+		if stopped && now[suspended.org] > 0 {
+			t.Errorf("claimed %d of an organization that is suspended", now[suspended.org])
+		}
+		if !stopped {
+			w.exec("update organizations set status = 'suspended', suspended_at = now() where id = $1", suspended.org)
+			stopped = true
+		}
+	})
+	if all[suspended.org] != 2 || all[other.org] != 50 {
+		t.Errorf("claimed %v, want 2 of the suspended and 50 of the other", all)
+	}
+}
+
+func TestADeliveryThatBecomesDueIsSeenByTheNextClaimThatIsNotAgain(t *testing.T) {
+	t.Parallel()
+	w := alone(t)
+	consumer := w.consumer(ownType())
+	late := world{T: t, db: w.db, url: w.url, org: dbtest.Org(t, w.db)}
+	w.backlog(consumer, 500)
+	want := bus.Want{Consumer: consumer, Limit: 8, Overflow: 2, Share: 4}
+	if claimed, err := w.db.Claim(t.Context(), bus.Claim{Wants: []bus.Want{want}}); err != nil || len(claimed) != 8 {
+		t.Fatalf("Claim() = %d, %v", len(claimed), err)
+	}
+	late.backlog(consumer, 1)
+	claimed, err := w.db.Claim(t.Context(), bus.Claim{Wants: []bus.Want{want}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, d := range claimed {
+		if d.OrgID == late.org {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Errorf("the claim after it became due gives %d of it", n)
+	}
+}
