@@ -90,8 +90,15 @@ func work(text string) error {
 	w.left.Store(w.After)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
+	wake := make(chan struct{}, 1)
+	due := func() {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	}
 	var err error
-	if w.DB, err = db.Open(ctx, w.URL, db.Options{MasterKey: dbtest.MasterKey(), Lease: killLease, MaxConns: 8}); err != nil {
+	if w.DB, err = db.Open(ctx, w.URL, db.Options{MasterKey: dbtest.MasterKey(), Lease: killLease, MaxConns: 8, Due: due}); err != nil {
 		return err
 	}
 	defer w.Close()
@@ -102,15 +109,9 @@ func work(text string) error {
 	if err := errors.Join(bus.CheckHandlers(w.handlers()), w.RegisterConsumers(ctx, killConsumers())); err != nil {
 		return err
 	}
-	wake := make(chan struct{}, 1)
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	// The relay of the process that emits is woken by each commit; these are not in it.
-	relay := bus.Relay{Step: w.relay, Poll: 50 * time.Millisecond, Logger: logger, Drain: func() {
-		select {
-		case wake <- struct{}{}:
-		default:
-		}
-	}}
+	relay := bus.Relay{Step: w.relay, Poll: 50 * time.Millisecond, Logger: logger, Drain: due}
 	drainer := bus.Drainer{Log: w, Handlers: w.handlers(), Poll: time.Second, Wake: wake, Grace: 10 * time.Second, Logger: logger}
 	var loops sync.WaitGroup
 	var relayed, drained error
