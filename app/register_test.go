@@ -88,7 +88,7 @@ func runServer(t *testing.T, store *db.DB, handlers []bus.Handler, lines *bytes.
 	s = &server{
 		config: ServerConfig{Roles: []string{"api", "relay", "worker", "cron"}}, logger: slog.New(slog.NewTextHandler(lines, nil)),
 		listener: listener, store: store, handlers: handlers, registered: newRegistration(),
-		relayWake: make(chan struct{}, 1), drainWake: make(chan struct{}, 1),
+		emitted: make(chan struct{}), relayWake: make(chan struct{}, 1), drainWake: make(chan struct{}, 1),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	s.register(ctx)

@@ -99,7 +99,7 @@ func (s *server) loops() []loop {
 
 func (s *server) relay(ctx context.Context) error {
 	relay := &bus.Relay{
-		Step: s.pulse.watchStep("relay", s.store.Relay), Poll: poll, Wake: s.relayWake,
+		Step: s.pulse.watchStep("relay", s.store.Relay), Batch: db.RelayBatch, Poll: poll, Wake: s.relayWake,
 		Drain: func() { nudge(s.drainWake) }, Logger: s.logger,
 	}
 	return relay.Run(ctx)
@@ -109,6 +109,9 @@ func (s *server) work(ctx context.Context) error {
 	drainer := &bus.Drainer{
 		Log: s.pulse.watchLog("worker", s.store), Handlers: s.handlers, Poll: poll, Wake: s.drainWake,
 		Grace: grace, Logger: s.logger,
+	}
+	if s.config.has("relay") {
+		drainer.Emitted = s.emitted
 	}
 	return drainer.Run(ctx)
 }

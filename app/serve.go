@@ -62,7 +62,7 @@ func (s serveCmd) Run(ctx context.Context, con console, c *Common) (err error) {
 	srv := &server{
 		config: s.ServerConfig, logger: logger, where: where, listener: listener, policy: policy, version: con.version,
 		pulse: pulse{stale: s.Lease}, registered: newRegistration(),
-		relayWake: make(chan struct{}, 1), drainWake: make(chan struct{}, 1),
+		emitted: make(chan struct{}), relayWake: make(chan struct{}, 1), drainWake: make(chan struct{}, 1),
 	}
 	if err := srv.prepare(ctx, key); err != nil {
 		return err
@@ -90,15 +90,27 @@ type server struct {
 	handlers   []bus.Handler
 	registered *registration
 	pulse      pulse
+	emitted    chan struct{} // taken by a worker that is idle, see hasEmitted
 	relayWake  chan struct{}
 	drainWake  chan struct{}
+}
+
+// hasEmitted is called after a commit that emitted. A worker that has nothing to
+// do relays by itself and claims in the same transaction, which is the shortest
+// way for one event; else the relay does while the worker claims.
+func (s *server) hasEmitted() {
+	select {
+	case s.emitted <- struct{}{}:
+	default:
+		nudge(s.relayWake)
+	}
 }
 
 // prepare brings the database to where the loops can start.
 func (s *server) prepare(ctx context.Context, key []byte) error {
 	store, err := s.where.open(ctx, s.logger, db.Options{
 		MasterKey: key, Lease: s.config.Lease,
-		Emitted: func() { nudge(s.relayWake) },
+		Emitted: s.hasEmitted,
 		Due:     func() { nudge(s.drainWake) },
 	})
 	if err != nil {

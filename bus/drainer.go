@@ -31,6 +31,7 @@ type Drainer struct {
 	Handlers []Handler
 	Poll     time.Duration   // the longest wait between two looks for due work
 	Wake     <-chan struct{} // an early look; may be nil
+	Emitted  <-chan struct{} // an early look that relays first; may be nil
 	Grace    time.Duration   // how long a shutdown waits for work in hand
 	Logger   *slog.Logger
 }
@@ -112,17 +113,20 @@ func (r *run) cutOff(ctx, work context.Context, stopWork func()) {
 func (r *run) claimLoop(ctx, work context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	wake, freed := r.Wake, (<-chan struct{})(r.freed)
+	wake, emitted, freed := r.Wake, r.Emitted, (<-chan struct{})(r.freed)
 	rest := Backoff{First: r.Poll}
 	again := false
 	for {
+		relay := false
 		select {
 		case <-ctx.Done():
 		case <-wake:
 			again = false
+		case <-emitted:
+			again, relay = false, true
 		case <-freed:
 		case <-timer.C:
-			wake, freed = r.Wake, r.freed
+			wake, emitted, freed = r.Wake, r.Emitted, r.freed
 		}
 		if ctx.Err() != nil {
 			return
@@ -132,12 +136,12 @@ func (r *run) claimLoop(ctx, work context.Context) {
 			again = false
 		default:
 		}
-		more, err := r.claimOnce(work, again)
+		more, err := r.claimOnce(work, Claim{Again: again, Relay: relay})
 		again = err == nil
 		switch {
 		case err != nil:
 			r.Logger.ErrorContext(ctx, "claim deliveries", "error", err)
-			wake, freed = nil, nil
+			wake, emitted, freed = nil, nil, nil
 			timer.Reset(rest.Next())
 		case more:
 			rest.Reset()
@@ -149,20 +153,20 @@ func (r *run) claimLoop(ctx, work context.Context) {
 	}
 }
 
-// claimOnce claims once for all consumers with free slots, again as long as
-// nobody has woken it, starts what it got and reports whether it is worth asking
-// once more at once.
-func (r *run) claimOnce(work context.Context, again bool) (bool, error) {
+// claimOnce claims once for all consumers with free slots, starts what it got
+// and reports whether it is worth asking once more at once.
+func (r *run) claimOnce(work context.Context, c Claim) (bool, error) {
 	wants := make([]Want, 0, len(r.consumers))
 	for _, slots := range r.consumers {
 		if w, ok := slots.want(); ok {
 			wants = append(wants, w)
 		}
 	}
-	if len(wants) == 0 {
+	if len(wants) == 0 && !c.Relay {
 		return false, nil
 	}
-	claimed, err := r.Log.Claim(work, Claim{Wants: wants, Suspect: !r.suspect.Load(), Again: again})
+	c.Wants, c.Suspect = wants, !r.suspect.Load()
+	claimed, err := r.Log.Claim(work, c)
 	if err != nil {
 		return false, err
 	}

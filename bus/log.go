@@ -34,6 +34,10 @@ type Claim struct {
 	// Again is whether nothing is known to have become due since the last claim, so
 	// that this one may go by what that has found and left, for a moment.
 	Again bool
+
+	// Relay is whether what has been emitted is to be relayed first, in the same
+	// transaction: one commit for both.
+	Relay bool
 }
 
 // Want asks for up to Limit deliveries of a consumer, for up to Express more that

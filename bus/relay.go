@@ -10,6 +10,7 @@ import (
 // of processes may run one: the database lets one of them work at a time.
 type Relay struct {
 	Step   func(ctx context.Context) (int, error) // relays one batch, returns how many
+	Batch  int                                    // a step that relays fewer leaves nothing
 	Poll   time.Duration                          // the longest wait between two looks at the outbox
 	Wake   <-chan struct{}                        // an early look; may be nil
 	Drain  func()                                 // called after a batch: deliveries may be due
@@ -41,7 +42,11 @@ func (r *Relay) Run(ctx context.Context) error {
 		case n > 0:
 			rest.Reset()
 			r.Drain()
-			timer.Reset(0)
+			if n < r.Batch {
+				timer.Reset(r.Poll)
+			} else {
+				timer.Reset(0)
+			}
 		default:
 			rest.Reset()
 			timer.Reset(r.Poll)

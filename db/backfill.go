@@ -122,7 +122,7 @@ func (d *DB) prepareBackfill(ctx context.Context, b *Backfill) error {
 		return err
 	}
 	for {
-		if n, err := d.Relay(ctx); err != nil || n < relayBatch {
+		if n, err := d.Relay(ctx); err != nil || n < RelayBatch {
 			return err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/deskcomm/deskcomm/bus"
 )
@@ -60,7 +61,11 @@ func (d *DB) Claim(ctx context.Context, c bus.Claim) ([]bus.Delivery, error) {
 	}
 	args := limitColumns(c.Wants)
 	args["suspect"], args["lease_time"] = c.Suspect, d.lease
-	got, err := d.claimed(ctx, claimFittingSQL, args)
+	claim := d.claimed
+	if c.Relay {
+		claim = d.relayAndClaim
+	}
+	got, err := claim(ctx, claimFittingSQL, args)
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +90,38 @@ type claim struct {
 }
 
 // claimed runs a statement that claims.
-func (d *DB) claimed(ctx context.Context, sql string, args named) (got claim, err error) {
+func (d *DB) claimed(ctx context.Context, sql string, args named) (claim, error) {
 	rows, _ := d.pool.Query(ctx, sql, args) // its error comes back from rows
+	got, err := readClaim(rows)
+	return got, wrap("claim deliveries", err)
+}
+
+// relayAndClaim runs a statement that claims after relaying a batch, in one
+// transaction and round trip.
+func (d *DB) relayAndClaim(ctx context.Context, sql string, args named) (got claim, err error) {
+	batch := &pgx.Batch{}
+	batch.Queue(relayEventsSQL, named{"limit": RelayBatch})
+	batch.Queue(sql, args)
+	results := d.pool.SendBatch(ctx, batch)
+	relayed := 0
+	if err = results.QueryRow().Scan(&relayed); err == nil {
+		rows, _ := results.Query() // its error comes back from rows
+		got, err = readClaim(rows)
+	}
+	if closed := results.Close(); err == nil { // it has committed
+		err = closed
+	}
+	if err != nil {
+		return claim{}, wrap("relay events and claim deliveries", err)
+	}
+	if relayed == RelayBatch {
+		d.emitted() // there may be more
+	}
+	return got, nil
+}
+
+// readClaim reads what a statement that claims returns.
+func readClaim(rows pgx.Rows) (got claim, err error) {
 	defer rows.Close()
 	for rows.Next() {
 		var v bus.Delivery
@@ -107,7 +142,7 @@ func (d *DB) claimed(ctx context.Context, sql string, args named) (got claim, er
 	if err == nil {
 		err = rows.Err()
 	}
-	return got, wrap("claim deliveries", err)
+	return got, err
 }
 
 // crowdedWants are the wants that have to be dealt out, without the slot that the

@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/deskcomm/deskcomm/bus"
+	"github.com/deskcomm/deskcomm/db"
 	"github.com/deskcomm/deskcomm/db/dbtest"
 )
 
@@ -106,5 +107,57 @@ func TestADeliveryThatBecomesDueIsSeenByTheNextClaimThatIsNotAgain(t *testing.T)
 	}
 	if n != 1 {
 		t.Errorf("the claim after it became due gives %d of it", n)
+	}
+}
+
+func TestAClaimThatRelaysHandsOutWhatWasEmitted(t *testing.T) {
+	t.Parallel()
+	emitted := make(chan struct{}, 10)
+	url := dbtest.Fresh(t)
+	d := dbtest.Open(t, url, db.Options{Emitted: func() { emitted <- struct{}{} }})
+	w := world{T: t, db: d, url: url, org: dbtest.Org(t, d)}
+	typ := ownType()
+	consumer := w.consumer(typ)
+	claim := func() int {
+		t.Helper()
+		got, err := d.Claim(t.Context(), bus.Claim{Wants: []bus.Want{{Consumer: consumer, Limit: 5000}}, Relay: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(got)
+	}
+	w.emit(typ)
+	<-emitted
+	if n := claim(); n != 1 || len(emitted) != 0 {
+		t.Errorf("claimed %d and asked for %d relays more, want 1 and none", n, len(emitted))
+	}
+	w.emitMany(typ, db.RelayBatch+1)
+	<-emitted
+	if n := claim(); n != db.RelayBatch || len(emitted) != 1 {
+		t.Errorf("claimed %d and asked for %d relays more, want a batch and one", n, len(emitted))
+	}
+	if n := claim(); n != 1 {
+		t.Errorf("claimed %d of what was left, want 1", n)
+	}
+}
+
+// Of a relay whose claim fails nothing may be left half done.
+func TestARelayWhoseClaimFailsIsUndone(t *testing.T) {
+	t.Parallel()
+	w := alone(t)
+	typ := ownType()
+	consumer := w.consumer(typ)
+	w.emit(typ)
+	w.exec("alter function lock_due(smallint, int) rename to lock_due_away")
+	claim := bus.Claim{Wants: []bus.Want{{Consumer: consumer, Limit: 5}}, Relay: true}
+	if got, err := w.db.Claim(t.Context(), claim); err == nil {
+		t.Errorf("Claim() = %d without its function, want an error", len(got))
+	}
+	if n := w.count("select count(*) from outbox"); n != 1 {
+		t.Errorf("%d events wait for the relay, want 1", n)
+	}
+	w.exec("alter function lock_due_away(smallint, int) rename to lock_due")
+	if got, err := w.db.Claim(t.Context(), claim); err != nil || len(got) != 1 {
+		t.Errorf("Claim() = %d, %v, want 1", len(got), err)
 	}
 }

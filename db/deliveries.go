@@ -16,14 +16,14 @@ func (d *DB) LeaseTime() time.Duration { return d.lease }
 
 const relayEventsSQL = `select relay_events(@limit)`
 
-// relayBatch is how many events one transaction relays.
-const relayBatch = 1000
+// RelayBatch is how many events one transaction relays.
+const RelayBatch = 1000
 
 // Relay moves one batch from the outbox to deliveries and returns how many
 // events that were.
 func (d *DB) Relay(ctx context.Context) (int, error) {
 	var n int
-	err := scan(ctx, d.pool, relayEventsSQL, named{"limit": relayBatch}, &n)
+	err := scan(ctx, d.pool, relayEventsSQL, named{"limit": RelayBatch}, &n)
 	return n, wrap("relay events", err)
 }
 

@@ -904,7 +904,6 @@ declare
     v_types   text[] := coalesce(p_event_types, '{*}');
     v_relayed int := 0;
     v_suspect boolean;
-    v_taken   tid[];
 begin
     if p_limit is null or p_limit not between 1 and 1000 then
         raise exception 'p_limit: must be between 1 and 1000' using errcode = '22023';
@@ -921,14 +920,10 @@ begin
                    and ('*' = any (v_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (v_types)))
             and not exists (
                 select from delivery d where d.consumer_id = v_id and d.lease_token is not null and d.due_at > now() and d.suspect);
-        v_taken := case when exists (select from consumers where id = v_id and paused_at is not null) then '{}'
-                        when v_suspect then (select array_agg(s.at) from lock_suspect(array[p_worker], '{1}', '{0}', '{0}', '{}', '{}', '{}', v_types) s)
-                        else lock_by_turns(v_id, p_limit, v_types) end;
-        perform free_lapsed(array[p_worker]);
         return query
             select c.id, c.org_id, c.type, c.entity_kind, c.entity_id, c.payload, c.metadata, c.created_at,
                    c.attempt, delivery_id(c.id, c.consumer, c.destination), c.token
-              from lease_deliveries(v_taken, interval '5 minutes') c
+              from lease_deliveries(lock_for_worker(p_worker, p_limit, v_suspect, v_types), interval '5 minutes') c
              order by c.interactive desc, c.seq;
         -- A backlog in the outbox must not look like the end of the work.
         exit when found or v_relayed < 1000;
@@ -1464,13 +1459,6 @@ CREATE OR REPLACE FUNCTION public.flows_between(p_consumer smallint, p_interacti
  RETURNS TABLE(organization_id uuid, destination uuid, due_at timestamp with time zone)
  LANGUAGE plpgsql
  STABLE
- SET enable_sort TO 'off'
- SET enable_seqscan TO 'off'
- SET enable_bitmapscan TO 'off'
- SET enable_hashjoin TO 'off'
- SET enable_mergejoin TO 'off'
- SET jit TO 'off'
- SET plan_cache_mode TO 'force_generic_plan'
 AS $function$
 #variable_conflict use_column
 begin
@@ -1512,13 +1500,6 @@ end $function$
 CREATE OR REPLACE FUNCTION public.free_lapsed(p_consumers text[])
  RETURNS integer
  LANGUAGE plpgsql
- SET enable_sort TO 'off'
- SET enable_seqscan TO 'off'
- SET enable_bitmapscan TO 'off'
- SET enable_hashjoin TO 'off'
- SET enable_mergejoin TO 'off'
- SET jit TO 'off'
- SET plan_cache_mode TO 'force_generic_plan'
 AS $function$
 declare
     c_crashed constant text := 'the process died during the attempt';
@@ -1856,7 +1837,11 @@ begin
     taken := '{}';
     crowded := '{}';
     select null::tid as at, null::text as consumer into v_alone;
-    if p_suspect then
+    if p_suspect and exists (
+        select from consumers c cross join lateral (
+            select from delivery d where d.consumer_id = c.id and d.lease_token is null and d.suspect and d.due_at <= now() order by d.due_at limit 1) d
+         where c.name = any (p_consumers))
+    then
         select s.* into v_alone
           from lock_suspect(p_consumers, p_limits, p_overflows, p_shares, p_held_consumers, p_held_orgs, p_held, '{*}') s;
     end if;
@@ -1922,8 +1907,8 @@ begin
      ) d);
 end $function$
 
-CREATE OR REPLACE FUNCTION public.lock_suspect(p_consumers text[], p_limits integer[], p_overflows integer[], p_shares integer[], p_held_consumers text[], p_held_orgs uuid[], p_held integer[], p_types text[])
- RETURNS TABLE(at tid, consumer text)
+CREATE OR REPLACE FUNCTION public.lock_for_worker(p_worker text, p_limit integer, p_suspect boolean, p_types text[])
+ RETURNS tid[]
  LANGUAGE plpgsql
  SET enable_sort TO 'off'
  SET enable_seqscan TO 'off'
@@ -1932,6 +1917,26 @@ CREATE OR REPLACE FUNCTION public.lock_suspect(p_consumers text[], p_limits inte
  SET enable_mergejoin TO 'off'
  SET jit TO 'off'
  SET plan_cache_mode TO 'force_generic_plan'
+AS $function$
+declare
+    v_id    smallint := (select id from consumers where name = p_worker and paused_at is null);
+    v_taken tid[] := '{}';
+begin
+    if v_id is null then
+        return v_taken;
+    end if;
+    if p_suspect then
+        v_taken := (select array_agg(s.at) from lock_suspect(array[p_worker], '{1}', '{0}', '{0}', '{}', '{}', '{}', p_types) s);
+    else
+        v_taken := lock_by_turns(v_id, p_limit, p_types);
+    end if;
+    perform free_lapsed(array[p_worker]);
+    return v_taken;
+end $function$
+
+CREATE OR REPLACE FUNCTION public.lock_suspect(p_consumers text[], p_limits integer[], p_overflows integer[], p_shares integer[], p_held_consumers text[], p_held_orgs uuid[], p_held integer[], p_types text[])
+ RETURNS TABLE(at tid, consumer text)
+ LANGUAGE plpgsql
 AS $function$
 #variable_conflict use_column
 begin

@@ -108,6 +108,7 @@ type run struct {
 	pool     *pgxpool.Pool
 	store    *db.DB
 	orgs     []uuid.UUID
+	emitted  chan struct{}
 	relayDue chan struct{}
 	drainDue chan struct{}
 }
@@ -120,8 +121,15 @@ var consumers = []string{"bench-a-worker", "bench-b-worker", "bench-c-worker"} /
 func (r *run) open(ctx context.Context) (err error) {
 	key := make([]byte, 32) // of secrets that live as long as the database
 	_, _ = rand.Read(key)   // never fails
-	r.relayDue, r.drainDue = make(chan struct{}, 1), make(chan struct{}, 1)
-	if r.store, err = db.Open(ctx, r.URL, db.Options{MasterKey: key, Emitted: func() { nudge(r.relayDue) }, Due: func() { nudge(r.drainDue) }}); err != nil {
+	r.emitted, r.relayDue, r.drainDue = make(chan struct{}), make(chan struct{}, 1), make(chan struct{}, 1)
+	emitted := func() { // as the server does
+		select {
+		case r.emitted <- struct{}{}:
+		default:
+			nudge(r.relayDue)
+		}
+	}
+	if r.store, err = db.Open(ctx, r.URL, db.Options{MasterKey: key, Emitted: emitted, Due: func() { nudge(r.drainDue) }}); err != nil {
 		return err
 	}
 	if r.pool, err = pgxpool.New(ctx, r.URL); err != nil {

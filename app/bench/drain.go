@@ -54,8 +54,8 @@ func (r *run) working(ctx context.Context, list []bus.Handler, total int, body f
 	life, stop := context.WithCancel(ctx)
 	counted := &countedLog{DB: r.store, done: make(chan struct{})}
 	counted.left.Store(int64(total))
-	relay := &bus.Relay{Step: r.store.Relay, Poll: time.Second, Wake: r.relayDue, Drain: func() { nudge(r.drainDue) }, Logger: r.Logger}
-	drainer := &bus.Drainer{Log: counted, Handlers: list, Poll: time.Second, Wake: r.drainDue, Grace: time.Second, Logger: r.Logger}
+	relay := &bus.Relay{Step: r.store.Relay, Batch: db.RelayBatch, Poll: time.Second, Wake: r.relayDue, Drain: func() { nudge(r.drainDue) }, Logger: r.Logger}
+	drainer := &bus.Drainer{Log: counted, Handlers: list, Poll: time.Second, Wake: r.drainDue, Emitted: r.emitted, Grace: time.Second, Logger: r.Logger}
 	var loops sync.WaitGroup
 	defer loops.Wait()
 	defer stop()

@@ -21,8 +21,6 @@ drop function due_flows(smallint, boolean, uuid, int);
 -- attempts are spent. It returns how many it has ended.
 create function free_lapsed(p_consumers text[]) returns int
 language plpgsql
-set enable_sort = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-    set plan_cache_mode = force_generic_plan
 as $$
 declare
     c_crashed constant text := 'the process died during the attempt';
@@ -80,8 +78,6 @@ end $$;
 create function flows_between(p_consumer smallint, p_interactive boolean, p_after uuid, p_last uuid, p_organizations int)
 returns table (organization_id uuid, destination uuid, due_at timestamptz)
 language plpgsql stable
-set enable_sort = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-    set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 begin
@@ -241,8 +237,6 @@ create function lock_suspect(
     p_consumers text[], p_limits int[], p_overflows int[], p_shares int[], p_held_consumers text[], p_held_orgs uuid[], p_held int[], p_types text[]
 ) returns table (at tid, consumer text)
 language plpgsql
-set enable_sort = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-    set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 begin
@@ -299,7 +293,11 @@ begin
     taken := '{}';
     crowded := '{}';
     select null::tid as at, null::text as consumer into v_alone;
-    if p_suspect then
+    if p_suspect and exists (
+        select from consumers c cross join lateral (
+            select from delivery d where d.consumer_id = c.id and d.lease_token is null and d.suspect and d.due_at <= now() order by d.due_at limit 1) d
+         where c.name = any (p_consumers))
+    then
         select s.* into v_alone
           from lock_suspect(p_consumers, p_limits, p_overflows, p_shares, p_held_consumers, p_held_orgs, p_held, '{*}') s;
     end if;
@@ -330,6 +328,31 @@ begin
         taken := v_alone.at || taken;
     end if;
     lapsed := free_lapsed(p_consumers);
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- lock_for_worker locks what a worker outside of the program is to get: its suspect, if p_suspect, else due events of the given types by
+-- turns. It ends the leases that have run out.
+create function lock_for_worker(p_worker text, p_limit int, p_suspect boolean, p_types text[]) returns tid[]
+language plpgsql
+set enable_sort = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+    set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_id    smallint := (select id from consumers where name = p_worker and paused_at is null);
+    v_taken tid[] := '{}';
+begin
+    if v_id is null then
+        return v_taken;
+    end if;
+    if p_suspect then
+        v_taken := (select array_agg(s.at) from lock_suspect(array[p_worker], '{1}', '{0}', '{0}', '{}', '{}', '{}', p_types) s);
+    else
+        v_taken := lock_by_turns(v_id, p_limit, p_types);
+    end if;
+    perform free_lapsed(array[p_worker]);
+    return v_taken;
 end $$;
 -- +goose StatementEnd
 
@@ -424,7 +447,6 @@ declare
     v_types   text[] := coalesce(p_event_types, '{*}');
     v_relayed int := 0;
     v_suspect boolean;
-    v_taken   tid[];
 begin
     if p_limit is null or p_limit not between 1 and 1000 then
         raise exception 'p_limit: must be between 1 and 1000' using errcode = '22023';
@@ -441,14 +463,10 @@ begin
                    and ('*' = any (v_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (v_types)))
             and not exists (
                 select from delivery d where d.consumer_id = v_id and d.lease_token is not null and d.due_at > now() and d.suspect);
-        v_taken := case when exists (select from consumers where id = v_id and paused_at is not null) then '{}'
-                        when v_suspect then (select array_agg(s.at) from lock_suspect(array[p_worker], '{1}', '{0}', '{0}', '{}', '{}', '{}', v_types) s)
-                        else lock_by_turns(v_id, p_limit, v_types) end;
-        perform free_lapsed(array[p_worker]);
         return query
             select c.id, c.org_id, c.type, c.entity_kind, c.entity_id, c.payload, c.metadata, c.created_at,
                    c.attempt, delivery_id(c.id, c.consumer, c.destination), c.token
-              from lease_deliveries(v_taken, interval '5 minutes') c
+              from lease_deliveries(lock_for_worker(p_worker, p_limit, v_suspect, v_types), interval '5 minutes') c
              order by c.interactive desc, c.seq;
         -- A backlog in the outbox must not look like the end of the work.
         exit when found or v_relayed < 1000;
@@ -495,11 +513,11 @@ revoke execute on function free_lapsed(text[]), due_flows(smallint, boolean, uui
     waiting_flows(text[], uuid[], uuid[], int[], int[], int), fits(smallint, int, int, int, int, uuid[], uuid[], int[]),
     lock_suspect(text[], int[], int[], int[], text[], uuid[], int[], text[]),
     lock_fitting(text[], int[], int[], int[], int[], text[], uuid[], uuid[], int[], boolean),
-    lock_flows(smallint[], boolean[], uuid[], uuid[], int[]), lease_deliveries(tid[], interval)
+    lock_for_worker(text, int, boolean, text[]), lock_flows(smallint[], boolean[], uuid[], uuid[], int[]), lease_deliveries(tid[], interval)
     from public;
 
 -- +goose Down
-drop function lease_deliveries(tid[], interval), lock_flows(smallint[], boolean[], uuid[], uuid[], int[]),
+drop function lease_deliveries(tid[], interval), lock_for_worker(text, int, boolean, text[]), lock_flows(smallint[], boolean[], uuid[], uuid[], int[]),
     lock_fitting(text[], int[], int[], int[], int[], text[], uuid[], uuid[], int[], boolean),
     lock_suspect(text[], int[], int[], int[], text[], uuid[], int[], text[]),
     fits(smallint, int, int, int, int, uuid[], uuid[], int[]),
