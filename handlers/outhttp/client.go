@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -111,7 +112,7 @@ func (c *Client) build(ctx context.Context, r Request) (*http.Request, error) {
 		return nil, &Error{Cause: CauseInvalidRequest, Phase: PhaseWait, Reason: "method"}
 	}
 	req.GetBody = nil
-	req.Header = r.Header.Clone()
+	req.Header = maps.Clone(r.Header) // a name is added, and no value of the caller's changed
 	if req.Header == nil {
 		req.Header = http.Header{}
 	}
