@@ -22,6 +22,7 @@ const (
 	defaultTimeout     = 10 * time.Second
 	defaultBodyTimeout = 5 * time.Second
 	defaultIdlePerHost = 32
+	leastIdle          = 512 // connections kept to all hosts together
 	maxHeader          = 64 << 10
 	// MaxBody is how much of a response body is kept.
 	MaxBody = 64 << 10
@@ -81,7 +82,7 @@ func New(o Options) *Client {
 			DisableCompression:     true,
 			MaxResponseHeaderBytes: maxHeader,
 			MaxConnsPerHost:        o.MaxConnsPerHost,
-			MaxIdleConns:           512,
+			MaxIdleConns:           max(leastIdle, 2*o.MaxIdleConnsPerHost),
 			MaxIdleConnsPerHost:    cmp.Or(o.MaxIdleConnsPerHost, defaultIdlePerHost),
 			IdleConnTimeout:        time.Minute,
 			// A peer that vanished would otherwise take every later stream with it.

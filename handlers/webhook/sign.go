@@ -51,15 +51,20 @@ type Stamp struct {
 // nothing is ever sent unsigned because of it.
 func Headers(s Stamp, body []byte, secrets ...string) (http.Header, error) {
 	ts, delivery := strconv.FormatInt(s.SentAt.Unix(), 10), s.DeliveryID.String()
-	h := make(http.Header, 12) // with the one that a client adds
-	h.Set("Content-Type", "application/json")
-	h.Set(HeaderEvent, s.EventType)
-	h.Set(HeaderDelivery, delivery)
-	h.Set(HeaderAttempt, strconv.Itoa(s.Attempt))
-	h.Set(HeaderTimestamp, ts)
-	h.Set(HeaderIdempotencyKey, s.EventID.String())
-	h.Set(standardwebhooks.HeaderWebhookID, delivery)
-	h.Set(standardwebhooks.HeaderWebhookTimestamp, ts)
+	h := make(http.Header, 12)      // with the one that a client adds
+	values := make([]string, 0, 12) // of all, in one piece
+	set := func(name, value string) {
+		values = append(values, value)
+		h[http.CanonicalHeaderKey(name)] = values[len(values)-1 : len(values) : len(values)]
+	}
+	set("Content-Type", "application/json")
+	set(HeaderEvent, s.EventType)
+	set(HeaderDelivery, delivery)
+	set(HeaderAttempt, strconv.Itoa(s.Attempt))
+	set(HeaderTimestamp, ts)
+	set(HeaderIdempotencyKey, s.EventID.String())
+	set(standardwebhooks.HeaderWebhookID, delivery)
+	set(standardwebhooks.HeaderWebhookTimestamp, ts)
 	if len(secrets) == 0 {
 		return h, nil
 	}
@@ -72,9 +77,9 @@ func Headers(s Stamp, body []byte, secrets ...string) (http.Header, error) {
 		standard = append(standard, "v1,"+base64.StdEncoding.EncodeToString(mac(key, delivery+"."+ts+".", body)))
 		native = append(native, "v1="+hex.EncodeToString(nativeMAC(secret, ts, delivery, body)))
 	}
-	h.Set(HeaderSignature, strings.Join(native, ","))
-	h.Set(HeaderLegacySignature, hex.EncodeToString(mac([]byte(secrets[0]), "", body)))
-	h.Set(standardwebhooks.HeaderWebhookSignature, strings.Join(standard, " "))
+	set(HeaderSignature, strings.Join(native, ","))
+	set(HeaderLegacySignature, hex.EncodeToString(mac([]byte(secrets[0]), "", body)))
+	set(standardwebhooks.HeaderWebhookSignature, strings.Join(standard, " "))
 	return h, nil
 }
 
