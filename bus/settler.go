@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 )
@@ -125,7 +126,7 @@ func (r *run) report(ctx context.Context, batch []Settlement, lost []Lease) {
 			r.Logger.InfoContext(ctx, "attempt postponed", append(s.attrs(), "error", s.Error)...)
 		case s.Verdict == VerdictRetry:
 			r.Logger.WarnContext(ctx, "attempt failed", append(s.attrs(), "error", s.Error)...)
-		default:
+		case r.Logger.Enabled(ctx, slog.LevelDebug): // most deliveries end here, most installations log no such line
 			r.Logger.DebugContext(ctx, "delivery settled", append(s.attrs(), "outcome", s.Verdict)...)
 		}
 	}

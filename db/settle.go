@@ -18,6 +18,9 @@ import (
 // several of them would else stop each other for good. They are found by their
 // keys: plain equality of tokens would offer the planner the index of all leases,
 // which it takes for empty when nothing was held at the last analyze.
+//
+// A subscription to which nothing new has happened is neither locked nor written
+// more than once a second: its last_delivered_at may be that much older.
 const settleDeliveriesSQL = `
 	with verdict as (
 	    select *
@@ -83,26 +86,30 @@ const settleDeliveriesSQL = `
 	     where attempt.outcome = 'postponed' -- it spent nothing, so the next try has its number
 	), thawed as (
 	    delete from frozen_body b using judged j where b.delivery_id = j.delivery_id and j.outcome in ('done', 'skipped')
+	), tally as materialized (
+	    select destination, bool_or(outcome = 'done') as delivered, count(*) filter (where outcome <> 'done')::int as failed,
+	           nullif((array_agg(status_code order by started_at desc))[1], 0) as last_status,
+	           nullif((array_agg(error order by started_at desc))[1], '') as last_error
+	      from judged
+	     where started_at is not null and outcome <> 'postponed'
+	     group by destination
 	), subscribers as materialized (
-	    select s.id
-	      from webhook_subscriptions s
-	     where s.id in (select destination from judged where started_at is not null and outcome <> 'postponed')
+	    select s.id, t.delivered, t.failed, t.last_status, t.last_error
+	      from tally t
+	      join webhook_subscriptions s on s.id = t.destination
+	     where not (t.delivered and s.consecutive_failures = 0 and s.last_status is not distinct from t.last_status
+	                and s.last_error is not distinct from t.last_error
+	                and s.last_delivered_at between clock_timestamp() - interval '1 second' and clock_timestamp())
 	     order by s.id
-	       for update
+	       for update of s
 	), counted as (
 	    update webhook_subscriptions s
 	       set consecutive_failures = case when t.delivered then 0 else s.consecutive_failures + t.failed end,
-	           last_status = nullif(t.last_status, 0),
-	           last_error = nullif(t.last_error, ''),
+	           last_status = t.last_status,
+	           last_error = t.last_error,
 	           last_delivered_at = case when t.delivered then clock_timestamp() else s.last_delivered_at end
-	      from (select destination, bool_or(outcome = 'done') as delivered, count(*) filter (where outcome <> 'done')::int as failed,
-	                   (array_agg(status_code order by started_at desc))[1] as last_status,
-	                   (array_agg(error order by started_at desc))[1] as last_error
-	              from judged
-	             where started_at is not null and outcome <> 'postponed'
-	             group by destination) t
-	      join subscribers on subscribers.id = t.destination
-	     where s.id = t.destination
+	      from subscribers t
+	     where s.id = t.id
 	)
 	select consumer_id, destination, organization_id as org_id, lane, seq, token
 	  from mine

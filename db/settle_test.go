@@ -1,7 +1,7 @@
 package db_test
 
 import (
-	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -109,25 +109,114 @@ func TestFrozenBodyStaysTheSameUntilTheDeliveryIsSettled(t *testing.T) {
 	w.emit(ownType())
 	w.relay()
 	d := w.claim(bus.WebhookDispatch, 1)[0]
-	freeze := func(body string) string {
-		t.Helper()
-		kept, err := w.db.FreezeBody(t.Context(), w.org, d.ID, d.Destination, []byte(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(kept)
-	}
-	if first, second := freeze("first"), freeze("second"); first != "first" || second != "first" {
-		t.Errorf("frozen %q, then %q, want the first twice", first, second)
+	if first, second := w.freeze(d, []byte("first")), w.freeze(d, []byte("second")); string(first.Body) != "first" || string(second.Body) != "first" {
+		t.Errorf("frozen %q, then %q, want the first twice", first.Body, second.Body)
 	}
 	w.settle(d, bus.VerdictRetry, "later")
-	if body, err := w.db.FrozenBody(t.Context(), w.org, d.ID); err != nil || string(body) != "first" {
-		t.Errorf("after a failed attempt: %q, %v, want it kept", body, err)
+	if s := w.freeze(d, nil); string(s.Body) != "first" {
+		t.Errorf("after a failed attempt: %q, want it kept", s.Body)
 	}
 	w.later(time.Hour)
 	w.settle(w.claim(bus.WebhookDispatch, 1)[0], bus.VerdictDone, "")
-	if _, err := w.db.FrozenBody(t.Context(), w.org, d.ID); !errors.Is(err, bus.ErrNotFound) {
-		t.Errorf("after the delivery is done: %v, want nothing kept", err)
+	if s := w.freeze(d, nil); s.Deleted || s.Body != nil {
+		t.Errorf("after the delivery is done: %+v, want nothing kept", s)
+	}
+}
+
+// freeze asks for what a delivery sends, as the dispatcher does.
+func (w world) freeze(d bus.Delivery, body []byte) db.Sendable {
+	w.Helper()
+	s, err := w.db.FreezeBodies(w.Context(), []db.Sending{{OrgID: d.OrgID, DeliveryID: d.ID, Destination: d.Destination, Body: body}})
+	if err != nil || len(s) != 1 || s[0].Err != nil {
+		w.Fatalf("FreezeBodies() = %+v, %v, want one answer", s, err)
+	}
+	return s[0]
+}
+
+// One answer each, in their order, whatever the others are.
+func TestBodiesThatAreFrozenTogetherAreToldApart(t *testing.T) {
+	t.Parallel()
+	w := withWebhooks(t)
+	w.subscribe("custom.*")
+	for range 3 {
+		w.emit(ownType())
+	}
+	w.relay()
+	claimed := w.claim(bus.WebhookDispatch, 3)
+	w.freeze(claimed[1], []byte("earlier"))
+	sendings := make([]db.Sending, 0, len(claimed)+2)
+	for i, d := range claimed {
+		sendings = append(sendings, db.Sending{OrgID: d.OrgID, DeliveryID: d.ID, Destination: d.Destination, Body: fmt.Appendf(nil, "body %d", i)})
+	}
+	foreign, asked := sendings[0], sendings[2]
+	foreign.OrgID, foreign.DeliveryID = dbtest.Org(t, w.db), uuid.New()
+	asked.DeliveryID, asked.Body = uuid.New(), nil
+	got, err := w.db.FreezeBodies(t.Context(), append(sendings, foreign, asked))
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := db.Target{URL: got[0].Target.URL, Secret: "a secret of the test"}
+	want := []db.Sendable{
+		{Target: to, Body: []byte("body 0")}, {Target: to, Body: []byte("earlier")}, {Target: to, Body: []byte("body 2")}, {Deleted: true}, {Target: to},
+	}
+	if diff := cmp.Diff(want, got); diff != "" || to.URL == "" {
+		t.Errorf("FreezeBodies (-want +got):\n%s", diff)
+	}
+	if n := w.count("select count(*) from frozen_body"); n != 3 {
+		t.Errorf("%d bodies are kept, want those of the three deliveries", n)
+	}
+}
+
+// Whoever watches a busy subscription sees its time go on each second; a failure, and
+// the success after it, are written at once.
+func TestSuccessAfterSuccessIsCountedOnceASecond(t *testing.T) {
+	t.Parallel()
+	w := withWebhooks(t)
+	w.subscribe("custom.*")
+	versions := map[string]bool{}
+	settle := func(status int, verdict bus.Verdict) (written bool) {
+		t.Helper()
+		w.emit(ownType())
+		w.relay()
+		d := attempted(w.claim(bus.WebhookDispatch, 1)[0], status)
+		if _, err := w.db.Settle(t.Context(), []bus.Settlement{{Delivery: d, Verdict: verdict}}); err != nil {
+			t.Fatal(err)
+		}
+		version := w.text("select xmin::text from webhook_subscriptions")
+		written, versions[version] = !versions[version], true
+		return written
+	}
+	recent := func(ago string) {
+		t.Helper()
+		w.exec("update webhook_subscriptions set last_delivered_at = clock_timestamp() - $1::interval", ago)
+		versions[w.text("select xmin::text from webhook_subscriptions")] = true
+	}
+	if !settle(200, bus.VerdictDone) {
+		t.Error("the first success is not written")
+	}
+	recent("-1 hour")
+	if !settle(200, bus.VerdictDone) {
+		t.Error("a time that lies ahead stands")
+	}
+	recent("2 seconds")
+	if !settle(200, bus.VerdictDone) {
+		t.Error("a success two seconds later is not written")
+	}
+	tries := 0
+	for ; settle(200, bus.VerdictDone) && tries < 20; tries++ { // a slow machine may need more than a second for one
+		recent("0 seconds")
+	}
+	if tries == 20 {
+		t.Error("each of twenty successes in a row is written")
+	}
+	for status, verdict := range map[int]bus.Verdict{204: bus.VerdictDone, 400: bus.VerdictDead} {
+		if !settle(status, verdict) || w.count("select last_status from webhook_subscriptions") != status {
+			t.Errorf("another answer, %d, is not written", status)
+		}
+	}
+	settle(200, bus.VerdictDone)
+	if n := w.count("select consecutive_failures from webhook_subscriptions"); n != 0 {
+		t.Errorf("%d failures are counted after a success", n)
 	}
 }
 
@@ -138,9 +227,7 @@ func TestDeletedSubscriptionKeepsNoBodies(t *testing.T) {
 	w.emit(ownType())
 	w.relay()
 	d := w.claim(bus.WebhookDispatch, 1)[0]
-	if _, err := w.db.FreezeBody(t.Context(), w.org, d.ID, d.Destination, []byte("a body")); err != nil {
-		t.Fatal(err)
-	}
+	w.freeze(d, []byte("a body"))
 	err := w.db.InOrg(t.Context(), w.org, dbtest.Actor(), func(tx *db.OrgTx) error { return tx.DeleteSubscription(t.Context(), sub) })
 	if err != nil {
 		t.Fatal(err)
@@ -148,8 +235,11 @@ func TestDeletedSubscriptionKeepsNoBodies(t *testing.T) {
 	if n := w.count("select count(*) from frozen_body"); n != 0 {
 		t.Errorf("%d bodies are left of a deleted subscription", n)
 	}
-	if _, err := w.db.FreezeBody(t.Context(), w.org, d.ID, d.Destination, []byte("late")); !errors.Is(err, bus.ErrNotFound) {
-		t.Errorf("freezing after the deletion = %v, want it refused", err)
+	if s := w.freeze(d, []byte("late")); !s.Deleted || s.Body != nil {
+		t.Errorf("freezing after the deletion = %+v, want it refused", s)
+	}
+	if n := w.count("select count(*) from frozen_body"); n != 0 {
+		t.Errorf("%d bodies were frozen after the deletion", n)
 	}
 }
 

@@ -224,21 +224,23 @@ type Target struct {
 	Secret string // "" when the subscription has none
 }
 
-const webhookTargetSQL = `
-	select url, secret_encrypted from webhook_subscriptions where organization_id = @org_id and id = @id and deleted_at is null`
-
-// WebhookTarget returns the address and secret of a subscription as they are
-// now, or bus.ErrNotFound when it was deleted.
-func (d *DB) WebhookTarget(ctx context.Context, org, id uuid.UUID) (Target, error) {
-	var target Target
-	var sealed []byte
-	if err := scan(ctx, d.pool, webhookTargetSQL, named{"org_id": org, "id": id}, &target.URL, &sealed); err != nil {
-		return Target{}, wrap("load subscription", err)
+// targets returns a function that opens the secret of each destination once.
+func (d *DB) targets() func(destination uuid.UUID, url string, sealed []byte) (Target, error) {
+	type opened struct {
+		Target
+		err error
 	}
-	if sealed == nil {
-		return target, nil
+	known := make(map[uuid.UUID]opened)
+	return func(destination uuid.UUID, url string, sealed []byte) (Target, error) {
+		o, ok := known[destination]
+		if !ok {
+			o.URL = url
+			if sealed != nil {
+				secret, err := d.box.open(sealed, secretPlace("webhook_subscriptions", destination))
+				o.Secret, o.err = string(secret), err
+			}
+			known[destination] = o
+		}
+		return o.Target, o.err
 	}
-	secret, err := d.box.open(sealed, secretPlace("webhook_subscriptions", id))
-	target.Secret = string(secret)
-	return target, err
 }

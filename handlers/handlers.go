@@ -23,7 +23,7 @@ type Deps struct {
 // All returns every consumer of the program.
 func All(d Deps) []bus.Handler {
 	client := outhttp.New(outhttp.Options{
-		Policy: d.Policy, UserAgent: "deskcomm/" + d.Version, MaxIdleConnsPerHost: webhook.Concurrency,
+		Policy: d.Policy, UserAgent: "deskcomm/" + d.Version, MaxIdleConnsPerHost: webhook.InFlight,
 	})
 	return withLadder(d.Ladder, []bus.Handler{
 		webhook.New(d.DB, client),

@@ -61,8 +61,8 @@ func (at *attempt) gotConn(c net.Conn) {
 	at.reach(PhaseWrite)
 	at.mu.Lock()
 	defer at.mu.Unlock()
-	if addr, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil {
-		at.remote = addr.Addr().Unmap()
+	if tcp, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+		at.remote = tcp.AddrPort().Addr().Unmap()
 	}
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -21,6 +22,7 @@ const (
 	defaultTimeout     = 10 * time.Second
 	defaultBodyTimeout = 5 * time.Second
 	defaultIdlePerHost = 32
+	leastIdle          = 512 // connections kept to all hosts together
 	maxHeader          = 64 << 10
 	// MaxBody is how much of a response body is kept.
 	MaxBody = 64 << 10
@@ -80,7 +82,7 @@ func New(o Options) *Client {
 			DisableCompression:     true,
 			MaxResponseHeaderBytes: maxHeader,
 			MaxConnsPerHost:        o.MaxConnsPerHost,
-			MaxIdleConns:           512,
+			MaxIdleConns:           max(leastIdle, 2*o.MaxIdleConnsPerHost),
 			MaxIdleConnsPerHost:    cmp.Or(o.MaxIdleConnsPerHost, defaultIdlePerHost),
 			IdleConnTimeout:        time.Minute,
 			// A peer that vanished would otherwise take every later stream with it.
@@ -111,7 +113,7 @@ func (c *Client) build(ctx context.Context, r Request) (*http.Request, error) {
 		return nil, &Error{Cause: CauseInvalidRequest, Phase: PhaseWait, Reason: "method"}
 	}
 	req.GetBody = nil
-	req.Header = r.Header.Clone()
+	req.Header = maps.Clone(r.Header) // a name is added, and no value of the caller's changed
 	if req.Header == nil {
 		req.Header = http.Header{}
 	}

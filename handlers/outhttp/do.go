@@ -71,7 +71,9 @@ func (c *Client) exchange(at *attempt, cancel context.CancelFunc, r Request) (Re
 	}
 	at.reach(PhaseBody)
 	out := Response{Status: res.StatusCode, Header: withoutSecrets(res.Header)}
-	out.Body, out.BodyNote = c.readBody(at.ctx, cancel, res.Body)
+	if res.ContentLength != 0 {
+		out.Body, out.BodyNote = c.readBody(at.ctx, cancel, res.Body)
+	}
 	return out, nil
 }
 
@@ -93,8 +95,8 @@ func (c *Client) readBody(ctx context.Context, cancel context.CancelFunc, body i
 	}
 }
 
+// withoutSecrets takes them out of the headers of a response, which are nobody else's.
 func withoutSecrets(h http.Header) http.Header {
-	h = h.Clone()
 	for _, name := range []string{"Set-Cookie", "Set-Cookie2", "Authorization", "Proxy-Authorization"} {
 		h.Del(name)
 	}

@@ -25,53 +25,66 @@ type Body struct {
 // Encode returns the body on one line. Numbers and strings of the payload keep
 // their spelling; only spaces between them go.
 func (b Body) Encode() ([]byte, error) {
-	data, err := b.data()
+	event, err := encode(b.EventType)
 	if err != nil {
 		return nil, fmt.Errorf("encode webhook body: %w", err)
 	}
-	return encode(struct {
-		Event      string          `json:"event"`
-		OccurredAt string          `json:"occurred_at"`
-		HappenedAt string          `json:"happened_at"`
-		DeliveryID uuid.UUID       `json:"delivery_id"`
-		Data       json.RawMessage `json:"data"`
-	}{b.EventType, stamp(b.OccurredAt), stamp(b.HappenedAt), b.DeliveryID, data})
+	out := make([]byte, 0, envelope+len(event)+len(b.Payload))
+	out = append(append(out, `{"event":`...), event...)
+	out = appendStamp(append(out, `,"occurred_at":"`...), b.OccurredAt)
+	out = appendStamp(append(out, `","happened_at":"`...), b.HappenedAt)
+	out = append(append(out, `","delivery_id":"`...), b.DeliveryID.String()...)
+	if out, err = b.appendData(append(out, `","data":`...)); err != nil {
+		return nil, fmt.Errorf("encode webhook body: %w", err)
+	}
+	return append(out, '}'), nil
 }
 
-// data adds the contact behind the payload's own keys. A key that the payload has
-// already stays as it is: the event is the fact, the projection a courtesy, and a
-// receiver must be able to trust that no fact was replaced.
-func (b Body) data() (json.RawMessage, error) {
+// envelope is enough room for what a body has beside its payload, a contact included.
+const envelope = 512
+
+// appendData adds the contact behind the payload's own keys. A key that the payload
+// has already stays as it is: the event is the fact, the projection a courtesy, and
+// a receiver must be able to trust that no fact was replaced.
+func (b Body) appendData(out []byte) ([]byte, error) {
 	payload := bytes.TrimSpace(b.Payload)
 	if len(payload) == 0 || string(payload) == "null" {
 		payload = []byte("{}")
 	}
-	keys, err := topLevelKeys(payload)
-	if err != nil {
-		return nil, err
+	if payload[0] != '{' {
+		return nil, errNotObject
 	}
+	buf := bytes.NewBuffer(out)
+	if err := json.Compact(buf, payload); err != nil { // refuses all but one value
+		return nil, errNotObject
+	}
+	out = buf.Bytes()
+	if b.Contact == nil {
+		return out, nil
+	}
+	keys, err := topLevelKeys(payload)
 	const key = "contact"
-	if b.Contact == nil || keys[key] {
-		return payload, nil
+	if err != nil || keys[key] {
+		return out, err
 	}
 	text, err := encode(*b.Contact)
 	if err != nil {
 		return nil, err
 	}
-	data := bytes.Clone(payload[:len(payload)-1]) // without the closing brace
+	out = out[:len(out)-1] // without the closing brace
 	if len(keys) > 0 {
-		data = append(data, ',')
+		out = append(out, ',')
 	}
-	data = append(data, `"`+key+`":`...)
-	return append(append(data, text...), '}'), nil
+	out = append(out, `"`+key+`":`...)
+	return append(append(out, text...), '}'), nil
 }
 
 var errNotObject = errors.New("the payload must be one JSON object")
 
-// topLevelKeys returns the keys of an object without reading its values.
+// topLevelKeys returns the keys of a valid object without reading its values.
 func topLevelKeys(object []byte) (map[string]bool, error) {
 	d := json.NewDecoder(bytes.NewReader(object))
-	if first, err := d.Token(); err != nil || first != json.Delim('{') || !json.Valid(object) {
+	if first, err := d.Token(); err != nil || first != json.Delim('{') {
 		return nil, errNotObject
 	}
 	keys := map[string]bool{}
@@ -106,4 +119,8 @@ func encode(value any) ([]byte, error) {
 }
 
 // stamp writes an instant as receivers know it: UTC, always three decimals.
-func stamp(at time.Time) string { return at.UTC().Format("2006-01-02T15:04:05.000Z") }
+func stamp(at time.Time) string { return string(appendStamp(nil, at)) }
+
+func appendStamp(out []byte, at time.Time) []byte {
+	return at.UTC().AppendFormat(out, "2006-01-02T15:04:05.000Z")
+}

@@ -3,6 +3,7 @@ package webhook_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
 	"github.com/deskcomm/deskcomm/bus"
@@ -195,5 +197,49 @@ func TestBodyCarriesTheContactOfTheOrganizationOnly(t *testing.T) {
 		if got := strings.Contains(r.bodies[len(r.bodies)-1], "+5511987654321"); got != want {
 			t.Errorf("payload %s: contact in the body %t, want %t", payload, got, want)
 		}
+	}
+}
+
+func TestDeliveriesThatBeginTogetherSendEachItsOwn(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	contact := uuid.New()
+	_, err := dbtest.Conn(t, dbtest.URL(t)).Exec(t.Context(),
+		"insert into contacts (id, organization_id, name, phone_number) values ($1, $2, 'Ana', '+5511987654321')", contact, r.org)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{}
+	var sending sync.WaitGroup
+	for i := range 40 {
+		payload := fmt.Sprintf(`{"n":%d}`, i)
+		if i%2 == 0 {
+			payload = fmt.Sprintf(`{"n":%d,"contact_id":"%s"}`, i, contact)
+		}
+		d := r.delivery(payload)
+		want[fmt.Sprintf("%s %d %t", d.ID, i, i%2 == 0)] = true
+		sending.Go(func() {
+			if err := r.dispatcher.Handle(t.Context(), d); err != nil {
+				t.Errorf("Handle(%d) = %v", i, err)
+			}
+		})
+	}
+	sending.Wait()
+	got := map[string]bool{}
+	for _, text := range r.bodies {
+		var body struct {
+			DeliveryID uuid.UUID `json:"delivery_id"`
+			Data       struct {
+				N       int
+				Contact *struct{ Name string }
+			}
+		}
+		if err := json.Unmarshal([]byte(text), &body); err != nil {
+			t.Fatal(err)
+		}
+		got[fmt.Sprintf("%s %d %t", body.DeliveryID, body.Data.N, body.Data.Contact != nil && body.Data.Contact.Name == "Ana")] = true
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("delivery, event and contact (-want +got):\n%s", diff)
 	}
 }

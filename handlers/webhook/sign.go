@@ -50,16 +50,21 @@ type Stamp struct {
 // Webhooks means, see [StandardSecret]. A secret without a key is an error:
 // nothing is ever sent unsigned because of it.
 func Headers(s Stamp, body []byte, secrets ...string) (http.Header, error) {
-	ts := strconv.FormatInt(s.SentAt.Unix(), 10)
-	h := http.Header{}
-	h.Set("Content-Type", "application/json")
-	h.Set(HeaderEvent, s.EventType)
-	h.Set(HeaderDelivery, s.DeliveryID.String())
-	h.Set(HeaderAttempt, strconv.Itoa(s.Attempt))
-	h.Set(HeaderTimestamp, ts)
-	h.Set(HeaderIdempotencyKey, s.EventID.String())
-	h.Set(standardwebhooks.HeaderWebhookID, s.DeliveryID.String())
-	h.Set(standardwebhooks.HeaderWebhookTimestamp, ts)
+	ts, delivery := strconv.FormatInt(s.SentAt.Unix(), 10), s.DeliveryID.String()
+	h := make(http.Header, 12)      // with the one that a client adds
+	values := make([]string, 0, 12) // of all, in one piece
+	set := func(name, value string) {
+		values = append(values, value)
+		h[http.CanonicalHeaderKey(name)] = values[len(values)-1 : len(values) : len(values)]
+	}
+	set("Content-Type", "application/json")
+	set(HeaderEvent, s.EventType)
+	set(HeaderDelivery, delivery)
+	set(HeaderAttempt, strconv.Itoa(s.Attempt))
+	set(HeaderTimestamp, ts)
+	set(HeaderIdempotencyKey, s.EventID.String())
+	set(standardwebhooks.HeaderWebhookID, delivery)
+	set(standardwebhooks.HeaderWebhookTimestamp, ts)
 	if len(secrets) == 0 {
 		return h, nil
 	}
@@ -69,20 +74,12 @@ func Headers(s Stamp, body []byte, secrets ...string) (http.Header, error) {
 		if err != nil {
 			return nil, err
 		}
-		signer, err := standardwebhooks.NewWebhookRaw(key)
-		if err != nil {
-			return nil, err
-		}
-		signature, err := signer.Sign(s.DeliveryID.String(), s.SentAt, body)
-		if err != nil {
-			return nil, err
-		}
-		standard = append(standard, signature)
-		native = append(native, "v1="+hex.EncodeToString(nativeMAC(secret, ts, s.DeliveryID.String(), body)))
+		standard = append(standard, "v1,"+base64.StdEncoding.EncodeToString(mac(key, delivery+"."+ts+".", body)))
+		native = append(native, "v1="+hex.EncodeToString(nativeMAC(secret, ts, delivery, body)))
 	}
-	h.Set(HeaderSignature, strings.Join(native, ","))
-	h.Set(HeaderLegacySignature, hex.EncodeToString(mac(secrets[0], body)))
-	h.Set(standardwebhooks.HeaderWebhookSignature, strings.Join(standard, " "))
+	set(HeaderSignature, strings.Join(native, ","))
+	set(HeaderLegacySignature, hex.EncodeToString(mac([]byte(secrets[0]), "", body)))
+	set(standardwebhooks.HeaderWebhookSignature, strings.Join(standard, " "))
 	return h, nil
 }
 
@@ -98,13 +95,13 @@ func StandardSecret(secret string) string {
 
 // nativeMAC signs "<timestamp>.<delivery>.<raw body>".
 func nativeMAC(secret, ts, delivery string, body []byte) []byte {
-	return mac(secret, []byte(ts+"."+delivery+"."), body)
+	return mac([]byte(secret), ts+"."+delivery+".", body)
 }
 
-func mac(secret string, parts ...[]byte) []byte {
-	m := hmac.New(sha256.New, []byte(secret))
-	for _, part := range parts {
-		m.Write(part)
-	}
+// mac signs head and body.
+func mac(key []byte, head string, body []byte) []byte {
+	m := hmac.New(sha256.New, key)
+	m.Write([]byte(head))
+	m.Write(body)
 	return m.Sum(nil)
 }

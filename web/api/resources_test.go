@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"github.com/deskcomm/deskcomm/db"
 	"github.com/deskcomm/deskcomm/db/dbtest"
@@ -30,9 +31,9 @@ func TestASubscriptionsSecretIsNeverShown(t *testing.T) {
 	if got, want := made.fields()["url"], "https://example.com/hook?a=b"; got != want {
 		t.Errorf("url = %v, want %s", got, want)
 	}
-	target, err := w.db.WebhookTarget(t.Context(), w.org, parseID(t, id))
-	if err != nil || target.Secret != secret {
-		t.Errorf("stored secret = %q, %v; want the one that was given", target.Secret, err)
+	send, err := w.db.FreezeBodies(t.Context(), []db.Sending{{OrgID: w.org, Destination: parseID(t, id), DeliveryID: uuid.New()}})
+	if err != nil || send[0].Target.Secret != secret {
+		t.Errorf("stored secret = %+v, %v; want the one that was given", send, err)
 	}
 	w.send(http.MethodDelete, path+"/"+id, "").want(http.StatusNoContent)
 	w.send(http.MethodDelete, path+"/"+id, "").problem(http.StatusNotFound)
