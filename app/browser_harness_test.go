@@ -35,7 +35,7 @@ func TestBrowserReportsWhatAPageMustNotDo(t *testing.T) {
 		"/inline":    `<script>window.ran = true</script>`,
 		"/throws":    `<script nonce=n>null.x</script>`,
 		"/logs":      `<script nonce=n>console.error("out of cheese")</script>`,
-		"/violates":  `<p onclick="x()" style="color:red">x</p>`,
+		"/violates":  `<p onclick="x()" style="color:red">x</p><script nonce=n>document.querySelector("p").click()</script>`, // some look at a handler when it is called
 	})
 	for path, faults := range map[string][]string{
 		"/clean":     nil,
