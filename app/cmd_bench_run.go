@@ -48,6 +48,7 @@ func (b benchRunCmd) Run(ctx context.Context, con console, c *Common) (err error
 	if err := b.check(); err != nil {
 		return err
 	}
+	tuneCollector()
 	logger := c.quiet().logger(con.err)
 	where, err := c.locate(ctx, logger)
 	if err != nil {

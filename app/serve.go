@@ -29,6 +29,7 @@ func (s serveCmd) Run(ctx context.Context, con console, c *Common) (err error) {
 	if err := s.check(); err != nil {
 		return err
 	}
+	tuneCollector()
 	ready := false
 	defer func() {
 		if ctx.Err() != nil && !ready && err != nil {

@@ -15,9 +15,11 @@ import (
 // database's own lease_deliveries does the same; here no row has to pass through a
 // function. When nothing has been locked there is one row, of nulls but for the
 // first two columns.
-const leaseLocked = `, claimed as (
+const leaseLocked = `, lease as materialized (
+	    select nextval('lease_token_seq') as token, clock_timestamp() as at
+	), claimed as (
 	    update delivery d
-	       set lease_token = (select nextval('lease_token_seq')), due_at = clock_timestamp() + @lease_time, updated_at = clock_timestamp()
+	       set lease_token = (select token from lease), due_at = (select at + @lease_time from lease), updated_at = (select at from lease)
 	     where d.ctid = any ((select taken from locked)::tid[])
 	    returning d.*
 	)
