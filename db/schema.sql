@@ -1330,7 +1330,7 @@ end $function$
 CREATE OR REPLACE FUNCTION public.event_fault(p_event_type text, p_entity_kind text, p_payload jsonb, p_metadata jsonb, p_organization uuid, p_session uuid)
  RETURNS text
  LANGUAGE sql
- IMMUTABLE PARALLEL SAFE
+ STABLE PARALLEL SAFE
 AS $function$
     select case
         when p_organization is null then 'organization_id: an organization is required'
