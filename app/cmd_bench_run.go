@@ -14,10 +14,11 @@ import (
 )
 
 type benchRunCmd struct {
-	Scenario      []string      `sep:"," placeholder:"NAME" help:"What to measure: insert, relay, drain, latency, fanout, webhook; all when empty."`
+	Scenario      []string      `sep:"," placeholder:"NAME" help:"What to measure: insert, relay, drain, latency, fanout, webhook, fairness, backlog; all when empty."`
 	Events        int           `default:"100000" help:"Events of the backlog that is drained."`
 	FanOut        int           `name:"fan-out" default:"20000" help:"Events that go to three consumers each, or to the receiver of a webhook."`
 	Organizations int           `default:"100" help:"Organizations that the events belong to."`
+	Backlog       int           `default:"1000000" help:"Deliveries that wait while claims and relays are measured; ten million take some minutes to make and 5 GB."`
 	Payload       int           `default:"500" help:"Bytes of JSON of an event."`
 	For           time.Duration `default:"10s" help:"Length of what is measured by time."`
 	Rate          int           `default:"200" help:"Events a second when latency is measured."`
@@ -32,6 +33,7 @@ func (b benchRunCmd) check() error {
 		{"--events", b.Events, 20_000_000},
 		{"--fan-out", b.FanOut, 5_000_000},
 		{"--organizations", b.Organizations, 10_000},
+		{"--backlog", b.Backlog, 50_000_000},
 		{"--payload", b.Payload, 100_000},
 		{"--rate", b.Rate, 10_000},
 		{"--for", int(b.For / time.Second), 3600},
@@ -65,7 +67,7 @@ func (b benchRunCmd) Run(ctx context.Context, con console, c *Common) (err error
 	}
 	err = db.InScratch(ctx, where.direct, func(ctx context.Context, url string) error {
 		return bench.Run(ctx, bench.Options{
-			URL: url, Events: b.Events, FanOut: b.FanOut, Organizations: b.Organizations, Payload: b.Payload, Span: b.For, Rate: b.Rate, Logger: logger,
+			URL: url, Events: b.Events, FanOut: b.FanOut, Organizations: b.Organizations, Backlog: b.Backlog, Payload: b.Payload, Span: b.For, Rate: b.Rate, Logger: logger,
 		}, b.Scenario, emit)
 	})
 	if len(rows) > 0 {

@@ -37,6 +37,7 @@ type DB struct {
 	watch   *watch
 	gauge   gauge
 	left    leftover
+	group   *group
 	emitted func()
 	due     func()
 }
@@ -98,7 +99,7 @@ func (d *DB) connect(ctx context.Context, cfg *pgxpool.Config) error {
 	if err != nil {
 		return fmt.Errorf("open database: %w", err)
 	}
-	d.pool = pool
+	d.pool, d.group = pool, newGroup(d)
 	if err := d.Ping(ctx); err != nil {
 		pool.Close()
 		return err
@@ -106,8 +107,12 @@ func (d *DB) connect(ctx context.Context, cfg *pgxpool.Config) error {
 	return nil
 }
 
-// Close ends all connections; it waits for those in use.
-func (d *DB) Close() { d.pool.Close() }
+// Close ends all connections; it waits for those in use, and for who waits for a
+// shared commit.
+func (d *DB) Close() {
+	d.group.close()
+	d.pool.Close()
+}
 
 // Ping makes one round trip to the database.
 func (d *DB) Ping(ctx context.Context) error {

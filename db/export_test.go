@@ -20,3 +20,10 @@ func WithoutOutbox(source string) (string, error) { return withoutOutbox(source)
 func CheckScratch(ctx context.Context, c *pgx.Conn, name string) error {
 	return checkScratch(ctx, c, name)
 }
+
+// GroupWaiting counts who waits for a shared commit that has not begun.
+func GroupWaiting(d *DB) int {
+	d.group.mu.Lock()
+	defer d.group.mu.Unlock()
+	return len(d.group.queue)
+}

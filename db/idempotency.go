@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/google/uuid"
+
 	"github.com/deskcomm/deskcomm/bus"
 )
 
@@ -17,6 +19,23 @@ type Answer struct {
 
 // ErrInFlight says that a request with the same idempotency key is under way.
 var ErrInFlight = fmt.Errorf("a request with the same Idempotency-Key is under way: %w", bus.ErrConflict)
+
+func checkIdempotencyKey(key string) error {
+	if key == "" || len(key) > 255 {
+		return bus.Invalid("Idempotency-Key", "must have 1 to 255 characters")
+	}
+	return nil
+}
+
+func errOtherRequest() error { return bus.Invalid("Idempotency-Key", "was used with another request") }
+
+// idempotencyPlace names what a key stands for: the lock on it and where its answer
+// may be opened.
+func idempotencyPlace(org uuid.UUID, endpoint, key string) string {
+	return "idempotency:" + org.String() + ":" + endpoint + ":" + key
+}
+
+func (o *Once) place(org uuid.UUID) string { return idempotencyPlace(org, o.Endpoint, o.Key) }
 
 const lockIdempotencySQL = `select pg_try_advisory_xact_lock(hashtextextended(@place, 0))`
 
@@ -30,11 +49,11 @@ const recallAnswerSQL = `
 // is refused with ErrInFlight. The same key with another request is a
 // *bus.FieldError.
 func (t *OrgTx) Recall(ctx context.Context, endpoint, key string, requestHash []byte) (*Answer, error) {
-	if key == "" || len(key) > 255 {
-		return nil, bus.Invalid("Idempotency-Key", "must have 1 to 255 characters")
+	if err := checkIdempotencyKey(key); err != nil {
+		return nil, err
 	}
 	var locked bool
-	place := "idempotency:" + t.org.String() + ":" + endpoint + ":" + key
+	place := idempotencyPlace(t.org, endpoint, key)
 	if err := t.tx.QueryRow(ctx, lockIdempotencySQL, named{"place": place}).Scan(&locked); err != nil {
 		return nil, wrap("lock idempotency key", err)
 	}
@@ -51,7 +70,7 @@ func (t *OrgTx) Recall(ctx context.Context, endpoint, key string, requestHash []
 		return nil, wrap("recall answer", err)
 	}
 	if !bytes.Equal(hash, requestHash) {
-		return nil, bus.Invalid("Idempotency-Key", "was used with another request")
+		return nil, errOtherRequest()
 	}
 	body, err := t.box.open(sealed, place)
 	if err != nil {
@@ -69,7 +88,7 @@ const forgetAnswerSQL = `
 
 // Remember keeps the answer to a request in the transaction of its effect.
 func (t *OrgTx) Remember(ctx context.Context, endpoint, key string, requestHash []byte, a Answer) error {
-	place := "idempotency:" + t.org.String() + ":" + endpoint + ":" + key
+	place := idempotencyPlace(t.org, endpoint, key)
 	sealed, err := t.box.seal(a.Body, place)
 	if err != nil {
 		return err

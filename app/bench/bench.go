@@ -35,6 +35,7 @@ type Options struct {
 	Events        int    // of a backlog to drain
 	FanOut        int    // events for three consumers each
 	Organizations int
+	Backlog       int           // deliveries that wait while claims and relays are measured
 	Payload       int           // bytes of JSON
 	Span          time.Duration // of what is measured by time
 	Rate          int           // events a second when latency is measured
@@ -50,6 +51,8 @@ func scenarios() []scenario {
 		{"latency", (*run).latency},
 		{"fanout", (*run).fanOut},
 		{"webhook", (*run).webhook},
+		{"fairness", (*run).fairness},
+		{"backlog", (*run).backlog},
 	}
 }
 

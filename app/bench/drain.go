@@ -51,28 +51,38 @@ func (l *countedLog) Settle(ctx context.Context, s []bus.Settlement) ([]bus.Leas
 // working runs the loops of a worker while body runs and until total deliveries
 // have been settled. It returns how long that took from their start.
 func (r *run) working(ctx context.Context, list []bus.Handler, total int, body func(ctx context.Context) error) (time.Duration, error) {
-	life, stop := context.WithCancel(ctx)
 	counted := &countedLog{DB: r.store, done: make(chan struct{})}
 	counted.left.Store(int64(total))
+	var took time.Duration
+	err := r.looping(ctx, counted, list, func(ctx context.Context) error {
+		began := time.Now()
+		if err := body(ctx); err != nil {
+			return err
+		}
+		select {
+		case <-counted.done:
+			took = time.Since(began)
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(4 * time.Minute):
+			return fmt.Errorf("%d of %d deliveries are left after four minutes", counted.left.Load(), total)
+		}
+	})
+	return took, err
+}
+
+// looping runs the loops of a worker while body runs.
+func (r *run) looping(ctx context.Context, log bus.Log, list []bus.Handler, body func(ctx context.Context) error) error {
+	life, stop := context.WithCancel(ctx)
 	relay := &bus.Relay{Step: r.store.Relay, Batch: db.RelayBatch, Poll: time.Second, Wake: r.relayDue, Drain: func() { nudge(r.drainDue) }, Logger: r.Logger}
-	drainer := &bus.Drainer{Log: counted, Handlers: list, Poll: time.Second, Wake: r.drainDue, Emitted: r.emitted, Grace: time.Second, Logger: r.Logger}
+	drainer := &bus.Drainer{Log: log, Handlers: list, Poll: time.Second, Wake: r.drainDue, Emitted: r.emitted, Grace: time.Second, Logger: r.Logger}
 	var loops sync.WaitGroup
 	defer loops.Wait()
 	defer stop()
-	began := time.Now()
 	loops.Go(func() { _ = relay.Run(life) })   // returns when life ends, and then nil
 	loops.Go(func() { _ = drainer.Run(life) }) // the same
-	if err := body(life); err != nil {
-		return 0, err
-	}
-	select {
-	case <-counted.done:
-		return time.Since(began), nil
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	case <-time.After(4 * time.Minute):
-		return 0, fmt.Errorf("%d of %d deliveries are left after four minutes", counted.left.Load(), total)
-	}
+	return body(life)
 }
 
 func waitOnly(context.Context) error { return nil }
@@ -102,7 +112,17 @@ func (r *run) fanOut(ctx context.Context) error {
 	if err := r.reset(ctx, n); err != nil {
 		return err
 	}
-	_, took, err := r.publish(ctx, all)
+	_, took, err := r.publish(ctx, groupedCallers, all, r.emitGrouped)
+	if err != nil {
+		return err
+	}
+	if err := r.report(fmt.Sprintf("%d consumers, %s, payload=%d", n, grouped, r.Payload), "publish_events_per_s", float64(r.FanOut)/took.Seconds()); err != nil {
+		return err
+	}
+	if err := r.reset(ctx, n); err != nil {
+		return err
+	}
+	_, took, err = r.publish(ctx, callers, all, r.emitOne)
 	if err != nil {
 		return err
 	}
@@ -123,7 +143,7 @@ func (r *run) fanOut(ctx context.Context) error {
 	}
 	var emitting time.Duration
 	took, err = r.working(ctx, readers(n, nothing), n*r.FanOut, func(ctx context.Context) (err error) {
-		_, emitting, err = r.publish(ctx, all)
+		_, emitting, err = r.publish(ctx, callers, all, r.emitOne)
 		return err
 	})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/deskcomm/deskcomm/db"
@@ -15,20 +16,31 @@ const (
 	callers   = 8    // that emit at the same time
 	bulk      = 1000 // events of one call
 	bulkCalls = 60
+
+	groupedCallers = 64
+	grouped        = "64 callers coalesced by 2 writers"
 )
 
 // insert measures emission alone: nobody relays.
 func (r *run) insert(ctx context.Context) error {
-	if err := r.reset(ctx, 1); err != nil {
-		return err
-	}
-	n, took, err := r.publish(ctx, func(_ int64, began time.Time) bool { return time.Since(began) < r.Span/2 })
-	if err != nil {
-		return err
-	}
-	params := fmt.Sprintf("emit_event x1, own commit, %d callers, payload=%d", callers, r.Payload)
-	if err := r.report(params, "rows_per_s", float64(n)/took.Seconds()); err != nil {
-		return err
+	for _, way := range []struct {
+		what    string
+		callers int
+		emit    func(context.Context, int64) error
+	}{
+		{fmt.Sprintf("emit_event x1, own commit, %d callers", callers), callers, r.emitOne},
+		{"emission x1, " + grouped, groupedCallers, r.emitGrouped},
+	} {
+		if err := r.reset(ctx, 1); err != nil {
+			return err
+		}
+		n, took, err := r.publish(ctx, way.callers, func(_ int64, began time.Time) bool { return time.Since(began) < r.Span/2 }, way.emit)
+		if err != nil {
+			return err
+		}
+		if err := r.report(fmt.Sprintf("%s, payload=%d", way.what, r.Payload), "rows_per_s", float64(n)/took.Seconds()); err != nil {
+			return err
+		}
 	}
 	if err := r.reset(ctx, 1); err != nil {
 		return err
@@ -43,13 +55,13 @@ func (r *run) insert(ctx context.Context) error {
 			return err
 		}
 	}
-	params = fmt.Sprintf("EmitAll x%d, 1 caller, payload=%d", bulk, r.Payload)
+	params := fmt.Sprintf("EmitAll x%d, 1 caller, payload=%d", bulk, r.Payload)
 	return r.report(params, "rows_per_s", bulk*bulkCalls/time.Since(began).Seconds())
 }
 
-// publish emits one event a commit by parallel callers for as long as more says,
-// and returns how many that were and how long it took.
-func (r *run) publish(ctx context.Context, more func(n int64, began time.Time) bool) (int64, time.Duration, error) {
+// publish emits one event after the other by parallel callers for as long as more
+// says, and returns how many that were and how long it took.
+func (r *run) publish(ctx context.Context, callers int, more func(n int64, began time.Time) bool, emit func(context.Context, int64) error) (int64, time.Duration, error) {
 	var next atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
 	began := time.Now()
@@ -61,7 +73,7 @@ func (r *run) publish(ctx context.Context, more func(n int64, began time.Time) b
 					next.Add(-1)
 					return nil
 				}
-				if err := r.emitOne(ctx, n); err != nil {
+				if err := emit(ctx, n); err != nil {
 					return err
 				}
 			}
@@ -74,7 +86,17 @@ func (r *run) publish(ctx context.Context, more func(n int64, began time.Time) b
 // emitOne emits event n as a business transaction in any language does, but that
 // it has nothing else to write.
 func (r *run) emitOne(ctx context.Context, n int64) error {
-	_, err := r.store.Emit(ctx, r.orgs[int(n)%len(r.orgs)], actor(), r.event(n))
+	return r.emitOneFor(ctx, r.orgs[int(n)%len(r.orgs)], n)
+}
+
+func (r *run) emitOneFor(ctx context.Context, org uuid.UUID, n int64) error {
+	_, err := r.store.Emit(ctx, org, actor(), r.event(n))
+	return err
+}
+
+// emitGrouped emits event n as the API does.
+func (r *run) emitGrouped(ctx context.Context, n int64) error {
+	_, err := r.store.EmitGrouped(ctx, r.orgs[int(n)%len(r.orgs)], actor(), r.event(n))
 	return err
 }
 
@@ -91,7 +113,11 @@ func (r *run) batch(from, n int) []db.NewEvent {
 }
 
 func (r *run) emitAll(ctx context.Context, call int, events []db.NewEvent) error {
-	return r.store.InOrg(ctx, r.orgs[call%len(r.orgs)], actor(), func(t *db.OrgTx) error {
+	return r.emitFor(ctx, r.orgs[call%len(r.orgs)], events)
+}
+
+func (r *run) emitFor(ctx context.Context, org uuid.UUID, events []db.NewEvent) error {
+	return r.store.InOrg(ctx, org, actor(), func(t *db.OrgTx) error {
 		_, err := t.EmitAll(ctx, events)
 		return err
 	})

@@ -26,10 +26,10 @@ func (s *Server) emitRoutes() {
 		"without it that is the entity, and an event without either is in no order. " +
 		"The answer tells the `pressure` it met; while that is `high` nothing is emitted and the answer is 429 with `Retry-After`, " +
 		"which uses up no `Idempotency-Key`."
-	registerCreate(s, route{
+	registerAnswer[emission, emitted](s, route{
 		id: "emit-event", path: "/v1/events", tag: tag, scopes: scopes, yields: true,
 		summary: "Emit an event", about: about,
-	}, mayEmit, emitEvent)
+	}, mayEmit, s.emitEvent)
 	registerCreate(s, route{
 		id: "emit-events", path: "/v1/events/batch", tag: tag, scopes: scopes, maxBody: maxBatch, yields: true,
 		summary: "Emit up to 1000 events, all or none", about: about,
@@ -57,16 +57,34 @@ type emitted struct {
 	Pressure   db.Pressure `json:"pressure" enum:"normal,elevated,high" doc:"How far handling is behind: slow down at elevated; at high emissions are refused."`
 }
 
-func emitEvent(ctx context.Context, t *db.OrgTx, e *emission) (emitted, error) {
-	ev, err := e.event("")
-	if err != nil {
-		return emitted{}, err
+// emitEvent emits an event in a commit that it shares with other requests.
+func (s *Server) emitEvent(ctx context.Context, r route, in *creation[emission]) (answer db.Answer, again bool, err error) {
+	ev, err := in.Body.event("")
+	if err != nil { // what its key stands for is looked at first
+		return s.once(ctx, r, in.Key, in.Body, func(*db.OrgTx) (any, error) { return nil, err })
 	}
-	out, err := t.Emit(ctx, ev)
-	return emitted{
+	c := callerOf(ctx)
+	actor := c.Actor(problem.RequestID(ctx))
+	if in.Key == "" {
+		out, err := s.db.EmitGrouped(ctx, c.OrgID, actor, ev)
+		if err != nil {
+			return answer, false, err
+		}
+		answer, err = answerEmitted(out)
+		return answer, false, err
+	}
+	hash, err := hashOf(in.Body)
+	if err != nil {
+		return answer, false, err
+	}
+	return s.db.EmitOnce(ctx, c.OrgID, actor, ev, db.Once{Endpoint: r.place(ctx), Key: in.Key, Hash: hash, Answer: answerEmitted})
+}
+
+func answerEmitted(out db.Emitted) (db.Answer, error) {
+	return newAnswer(emitted{
 		ID: out.ID, CreatedAt: instant(out.CreatedAt), EventType: out.Type,
 		EntityKind: out.EntityKind, EntityID: optionalID(out.EntityID), Pressure: out.Pressure,
-	}, err
+	})
 }
 
 // emissions are events to be emitted together.

@@ -92,6 +92,15 @@ func (written[Out]) Schema(r huma.Registry) *huma.Schema {
 func registerCreate[Body, Out any](s *Server, r route, check func(ctx context.Context, body *Body) error,
 	fn func(ctx context.Context, t *db.OrgTx, body *Body) (Out, error),
 ) {
+	registerAnswer[Body, Out](s, r, check, func(ctx context.Context, r route, in *creation[Body]) (db.Answer, bool, error) {
+		return s.once(ctx, r, in.Key, in.Body, func(t *db.OrgTx) (any, error) { return fn(ctx, t, &in.Body) })
+	})
+}
+
+// registerAnswer is registerCreate for what finds the answer to a key by itself.
+func registerAnswer[Body, Out any](s *Server, r route, check func(ctx context.Context, body *Body) error,
+	fn func(ctx context.Context, r route, in *creation[Body]) (answer db.Answer, again bool, err error),
+) {
 	r.method = http.MethodPost
 	r.errors = append(r.errors, http.StatusConflict)
 	op := s.describe(r)
@@ -102,7 +111,7 @@ func registerCreate[Body, Out any](s *Server, r route, check func(ctx context.Co
 				return nil, s.problem(ctx, err)
 			}
 		}
-		answer, again, err := s.once(ctx, r, in.Key, in.Body, func(t *db.OrgTx) (any, error) { return fn(ctx, t, &in.Body) })
+		answer, again, err := fn(ctx, r, in)
 		if err != nil {
 			return nil, s.problem(ctx, err)
 		}
@@ -117,15 +126,14 @@ func registerCreate[Body, Out any](s *Server, r route, check func(ctx context.Co
 // once runs create in a transaction and keeps its answer under the key, or finds
 // the answer that the key got before. Without a key it just runs.
 func (s *Server) once(ctx context.Context, r route, key string, request any, create func(t *db.OrgTx) (any, error)) (answer db.Answer, again bool, err error) {
-	canonical, err := json.Marshal(request)
+	hash, err := hashOf(request)
 	if err != nil {
-		return answer, false, fmt.Errorf("read request: %w", err)
+		return answer, false, err
 	}
-	hash := sha256.Sum256(canonical)
-	place := r.method + " " + r.path + " " + callerOf(ctx).TokenID.String()
+	place := r.place(ctx)
 	err = s.inOrg(ctx, func(t *db.OrgTx) error {
 		if key != "" {
-			earlier, err := t.Recall(ctx, place, key, hash[:])
+			earlier, err := t.Recall(ctx, place, key, hash)
 			if err != nil {
 				return err
 			}
@@ -138,20 +146,41 @@ func (s *Server) once(ctx context.Context, r route, key string, request any, cre
 		if err != nil {
 			return err
 		}
-		text, err := json.Marshal(out)
-		if err != nil {
-			return fmt.Errorf("write answer: %w", err)
+		if answer, err = newAnswer(out); err != nil {
+			return err
 		}
-		answer = db.Answer{Status: http.StatusCreated, Body: text}
 		if found, ok := out.(interface{ existed() bool }); ok && found.existed() {
 			answer.Status = http.StatusOK
 		}
 		if key == "" {
 			return nil
 		}
-		return t.Remember(ctx, place, key, hash[:], answer)
+		return t.Remember(ctx, place, key, hash, answer)
 	})
 	return answer, again, err
+}
+
+// place is where the keys of an operation belong: to it and to the token.
+func (r route) place(ctx context.Context) string {
+	return r.method + " " + r.path + " " + callerOf(ctx).TokenID.String()
+}
+
+// hashOf tells a request from another, whatever the form of its JSON.
+func hashOf(request any) ([]byte, error) {
+	canonical, err := json.Marshal(request)
+	if err != nil {
+		return nil, fmt.Errorf("read request: %w", err)
+	}
+	hash := sha256.Sum256(canonical)
+	return hash[:], nil
+}
+
+func newAnswer(out any) (db.Answer, error) {
+	text, err := json.Marshal(out)
+	if err != nil {
+		return db.Answer{}, fmt.Errorf("write answer: %w", err)
+	}
+	return db.Answer{Status: http.StatusCreated, Body: text}, nil
 }
 
 // describe makes huma's form of a route, with what all routes have in common.
