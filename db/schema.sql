@@ -235,6 +235,7 @@ table discarded_job
     reason text not null
     discarded_job_pkey PRIMARY KEY (event_id)
     policy own_organization using ((organization_id = current_organization()))
+    deskcomm_api may select
 
 table event_dedup
     organization_id uuid not null
@@ -770,6 +771,7 @@ declare
     v_found record;
 begin
     if p_make then
+        lock table discarded_job in share mode; -- before the relay's row, as who writes to it
         perform from relay_state for update;
     end if;
     select e.id into last_id
@@ -806,7 +808,8 @@ begin
            and u.destination = p_destination and u.event_id > v_after and u.event_id <= v_to
     ), judged as materialized (
         select w.*, case when d.seq is not null then 'unfinished' when x.state in ('dead', 'uncertain') then 'dead'
-                         when x.state is not null or h.event_id is not null then 'done' end as has
+                         when x.state is not null or h.event_id is not null
+                           or is_command(w.event_type) and (select true from discarded_job j where j.event_id = w.id) then 'done' end as has
           from wanted w
           left join lateral (
             select d.seq from delivery d where d.seq = w.seq and d.consumer_id = p_consumer and d.destination = p_destination limit 1
@@ -1119,24 +1122,24 @@ AS $function$
 declare
     v_job waiting_job;
 begin
+    lock table discarded_job in row exclusive mode;
     delete from waiting_job where event_id = p_event_id returning * into v_job;
     if found then
         insert into outbox (event_id, organization_id, event_type, created_at, lane)
         values (v_job.event_id, v_job.organization_id, v_job.event_type, v_job.created_at, v_job.lane);
-        insert into discarded_job values (v_job.event_id, v_job.organization_id, p_reason);
-        return true;
-    end if;
-    if not exists (select from event_position where event_id = p_event_id) then
-        -- It is about to be relayed. While this row is held nothing is.
-        perform from relay_state for update;
+    else
         if not exists (select from event_position where event_id = p_event_id) then
-            insert into discarded_job
-            select id, organization_id, p_reason from event_log where id = p_event_id
-            on conflict do nothing;
-            return true;
+            -- It is about to be relayed. While this row is held nothing is.
+            perform from relay_state for update;
+        end if;
+        if exists (select from event_position where event_id = p_event_id) and discard_deliveries(p_event_id, p_reason) = 0 then
+            return false;
         end if;
     end if;
-    return discard_deliveries(p_event_id, p_reason) > 0;
+    insert into discarded_job
+    select id, organization_id, p_reason from event_log where id = p_event_id
+    on conflict do nothing;
+    return true;
 end $function$
 
 CREATE OR REPLACE FUNCTION public.due_flows(p_consumer smallint, p_interactive boolean, p_after uuid, p_organizations integer)
@@ -1648,7 +1651,7 @@ CREATE OR REPLACE FUNCTION public.job_state(p_event_id uuid)
  STABLE
 AS $function$
     select case
-           when exists (select from discarded_job where event_id = p_event_id) then null
+           when p.seq is null and exists (select from discarded_job where event_id = p_event_id) then null
            when exists (select from waiting_job where event_id = p_event_id) then 'waiting'
            when p.seq is null then (select 'waiting' from event_log where id = p_event_id)
            else (select case when bool_or(d.lease_token is not null or d.effect_at is not null) then 'in hand' when count(*) > 0 then 'waiting' end
@@ -2090,6 +2093,9 @@ begin
     elsif p_since is null then
         raise exception 'p_since: is required' using errcode = '22023';
     end if;
+    if p_since < now() then
+        lock table discarded_job in share mode; -- before the relay's row, see backfill_deliveries
+    end if;
     -- While this row is held nothing is relayed: each event either has its place by now, and is looked up below, or the
     -- relay that gives it one sees the worker.
     perform from relay_state for update;
@@ -2130,8 +2136,6 @@ AS $function$
 declare
     v_now   timestamptz := clock_timestamp();
     v_first timestamptz;
-    v_n     int;
-    v_job   discarded_job;
 begin
     select w.not_before into v_first from waiting_job w order by w.not_before limit 1;
     if v_first <= v_now then
@@ -2144,14 +2148,7 @@ begin
         insert into outbox (event_id, organization_id, event_type, created_at, lane, not_before)
         select event_id, organization_id, event_type, not_before, lane, not_before from gone order by not_before, event_id;
     end if;
-    v_n := relay_outbox(p_limit);
-    for v_job in
-        select d.* from discarded_job d where exists (select from event_position p where p.event_id = d.event_id) order by d.event_id limit p_limit
-    loop
-        perform discard_deliveries(v_job.event_id, v_job.reason);
-        delete from discarded_job where event_id = v_job.event_id;
-    end loop;
-    return v_n;
+    return relay_outbox(p_limit);
 end $function$
 
 CREATE OR REPLACE FUNCTION public.relay_outbox(p_limit integer)
@@ -2177,7 +2174,8 @@ begin
     ), batch as materialized (
         -- An event that has its place already has its deliveries too. The clock may have been set back since it was emitted.
         select t.*, greatest(least(t.created_at, now()), t.not_before) as due_at, is_interactive(t.event_type) as interactive,
-               v_last + row_number() over (order by t.emit_no) as seq
+               v_last + row_number() over (order by t.emit_no) as seq,
+               case when is_command(t.event_type) then (select j.reason from discarded_job j where j.event_id = t.event_id) end as given_up
           from taken t
          where not exists (select from event_position p where p.event_id = t.event_id)
     ), placed as (
@@ -2204,11 +2202,17 @@ begin
                    and s.id::text in (e.entity_id::text, e.payload ->> 'subscription_id'))
     ), laned as (
         select w.*, case w.ordering when 'strict' then 1 when 'key' then coalesce(w.lane, 0) else 0 end as in_lane from wanted w
+    ), discarded as (
+        insert into receipt (organization_id, consumer_id, outcome, reason, first_event_id, last_event_id, event_ids, destinations, attempts)
+        select organization_id, consumer_id, 'discarded', given_up, event_id, event_id, array[event_id], array[destination], '{0}'
+          from laned
+         where given_up is not null
     ), made as (
         insert into delivery (consumer_id, destination, organization_id, lane, seq, event_id, due_at, not_before, interactive)
         select consumer_id, destination, organization_id, in_lane, seq, event_id, case when in_lane = 0 then due_at else 'infinity' end,
                not_before, interactive
           from laned
+         where given_up is null
         returning consumer_id, destination, organization_id, lane
     ), ordered as (
         select distinct * from made where lane <> 0
