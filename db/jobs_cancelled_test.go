@@ -132,3 +132,17 @@ func TestABackfillAndWhoGivesAJobUpWaitForEachOther(t *testing.T) {
 		t.Errorf("the job waits for %d readers, want none", n)
 	}
 }
+func TestEndJobIsForTheOrganizationOfTheSession(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	job := w.enqueue(db.NewJob{Command: ownCommand(), NotBefore: time.Now().Add(day)})
+	for session, want := range map[string]string{"": "42501", uuid.NewString(): "42501"} {
+		got := w.refusal("with s as materialized (select set_config('app.organization_id', $1, true) as v) select end_job($2, $3, 'no more') from s where v is not null", session, job.ID, w.org)
+		if got[:5] != want {
+			t.Errorf("without the organization: %s, want %s", got, want)
+		}
+	}
+	if n := w.count("select count(*) from waiting_job where event_id = $1", job.ID); n != 1 {
+		t.Error("the job is gone")
+	}
+}

@@ -885,7 +885,10 @@ begin
         raise exception 'p_reason: must have 1 to 500 characters' using errcode = '22023';
     end if;
     select e.organization_id into v_org from event_log e where e.id = p_event_id;
-    v_state := end_job(p_event_id, v_org, p_reason);
+    if nullif(current_setting('app.organization_id', true), '')::uuid <> v_org then
+        raise exception 'the organization must be the one of the session' using errcode = '42501', column = 'organization_id';
+    end if;
+    v_state := end_job_of(p_event_id, v_org, p_reason);
     if v_state = 'missing' then
         raise exception 'p_event_id: % is no job', coalesce(p_event_id::text, 'null') using errcode = 'P0002';
     elsif v_state <> 'discarded' then
@@ -1229,9 +1232,18 @@ CREATE OR REPLACE FUNCTION public.end_job(p_event_id uuid, p_organization_id uui
  SET search_path TO 'pg_catalog', 'public', 'pg_temp'
 AS $function$
 begin
-    if nullif(current_setting('app.organization_id', true), '')::uuid <> p_organization_id then
+    if nullif(current_setting('app.organization_id', true), '')::uuid is distinct from p_organization_id then
         raise exception 'the organization must be the one of the session' using errcode = '42501', column = 'organization_id';
-    elsif not exists (select from event_log e where e.id = p_event_id and e.organization_id = p_organization_id and is_command(e.event_type)) then
+    end if;
+    return end_job_of(p_event_id, p_organization_id, p_reason);
+end $function$
+
+CREATE OR REPLACE FUNCTION public.end_job_of(p_event_id uuid, p_organization_id uuid, p_reason text)
+ RETURNS text
+ LANGUAGE plpgsql
+AS $function$
+begin
+    if not exists (select from event_log e where e.id = p_event_id and e.organization_id = p_organization_id and is_command(e.event_type)) then
         return 'missing';
     elsif job_state(p_event_id) = 'waiting' and discard_job(p_event_id, p_reason) then
         return 'discarded';

@@ -327,6 +327,65 @@ end $$;
 
 grant select on discarded_job to deskcomm_api;
 
+-- +goose StatementBegin
+-- end_job_of gives up a job of an organization that waits and returns discarded, or why it did not: missing, in hand, finished.
+create function end_job_of(p_event_id uuid, p_organization_id uuid, p_reason text) returns text
+language plpgsql
+as $$
+begin
+    if not exists (select from event_log e where e.id = p_event_id and e.organization_id = p_organization_id and is_command(e.event_type)) then
+        return 'missing';
+    elsif job_state(p_event_id) = 'waiting' and discard_job(p_event_id, p_reason) then
+        return 'discarded';
+    end if;
+    return coalesce(job_state(p_event_id), 'finished');
+end $$;
+-- +goose StatementEnd
+
+revoke execute on function end_job_of(uuid, uuid, text) from public;
+
+-- +goose StatementBegin
+-- end_job is end_job_of for the organization of the session.
+create or replace function end_job(p_event_id uuid, p_organization_id uuid, p_reason text) returns text
+language plpgsql security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+begin
+    if nullif(current_setting('app.organization_id', true), '')::uuid is distinct from p_organization_id then
+        raise exception 'the organization must be the one of the session' using errcode = '42501', column = 'organization_id';
+    end if;
+    return end_job_of(p_event_id, p_organization_id, p_reason);
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- cancel_job gives up a job that waits, for a worker that speaks SQL, and audits it.
+create or replace function cancel_job(p_event_id uuid, p_reason text) returns void
+language plpgsql security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+declare
+    v_org   uuid;
+    v_state text;
+begin
+    if p_reason is null or btrim(p_reason) = '' or length(p_reason) > 500 then
+        raise exception 'p_reason: must have 1 to 500 characters' using errcode = '22023';
+    end if;
+    select e.organization_id into v_org from event_log e where e.id = p_event_id;
+    if nullif(current_setting('app.organization_id', true), '')::uuid <> v_org then
+        raise exception 'the organization must be the one of the session' using errcode = '42501', column = 'organization_id';
+    end if;
+    v_state := end_job_of(p_event_id, v_org, p_reason);
+    if v_state = 'missing' then
+        raise exception 'p_event_id: % is no job', coalesce(p_event_id::text, 'null') using errcode = 'P0002';
+    elsif v_state <> 'discarded' then
+        raise exception 'p_event_id: % is %', p_event_id, v_state using errcode = '55000';
+    end if;
+    insert into audit_log (organization_id, actor_kind, actor_name, action, resource_type, resource_id, metadata)
+    values (v_org, 'cli', session_user, 'job.cancelled', 'event', p_event_id, jsonb_build_object('reason', p_reason));
+end $$;
+-- +goose StatementEnd
+
 -- +goose Down
 
 -- +goose StatementBegin
@@ -627,6 +686,48 @@ begin
 end $$;
 -- +goose StatementEnd
 
+-- +goose StatementBegin
+create or replace function end_job(p_event_id uuid, p_organization_id uuid, p_reason text) returns text
+language plpgsql security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+begin
+    if nullif(current_setting('app.organization_id', true), '')::uuid <> p_organization_id then
+        raise exception 'the organization must be the one of the session' using errcode = '42501', column = 'organization_id';
+    elsif not exists (select from event_log e where e.id = p_event_id and e.organization_id = p_organization_id and is_command(e.event_type)) then
+        return 'missing';
+    elsif job_state(p_event_id) = 'waiting' and discard_job(p_event_id, p_reason) then
+        return 'discarded';
+    end if;
+    return coalesce(job_state(p_event_id), 'finished');
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+create or replace function cancel_job(p_event_id uuid, p_reason text) returns void
+language plpgsql security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+declare
+    v_org   uuid;
+    v_state text;
+begin
+    if p_reason is null or btrim(p_reason) = '' or length(p_reason) > 500 then
+        raise exception 'p_reason: must have 1 to 500 characters' using errcode = '22023';
+    end if;
+    select e.organization_id into v_org from event_log e where e.id = p_event_id;
+    v_state := end_job(p_event_id, v_org, p_reason);
+    if v_state = 'missing' then
+        raise exception 'p_event_id: % is no job', coalesce(p_event_id::text, 'null') using errcode = 'P0002';
+    elsif v_state <> 'discarded' then
+        raise exception 'p_event_id: % is %', p_event_id, v_state using errcode = '55000';
+    end if;
+    insert into audit_log (organization_id, actor_kind, actor_name, action, resource_type, resource_id, metadata)
+    values (v_org, 'cli', session_user, 'job.cancelled', 'event', p_event_id, jsonb_build_object('reason', p_reason));
+end $$;
+-- +goose StatementEnd
+
 -- From here on a job that was given up is known until it is relayed only.
 delete from discarded_job d where exists (select from event_position p where p.event_id = d.event_id);
 revoke select on discarded_job from deskcomm_api;
+drop function end_job_of(uuid, uuid, text);
