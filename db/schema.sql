@@ -441,6 +441,7 @@ table organizations
     organizations_status_check CHECK ((status = ANY (ARRAY['active'::text, 'suspended'::text, 'redacted'::text, 'archived'::text])))
     organizations_suspended_check CHECK (((status = 'suspended'::text) = (suspended_at IS NOT NULL)))
     organizations_pkey PRIMARY KEY (id)
+    CREATE TRIGGER organizations_suspend_schedules AFTER UPDATE OF status ON public.organizations FOR EACH ROW EXECUTE FUNCTION suspend_schedules()
     CREATE TRIGGER organizations_touch BEFORE UPDATE ON public.organizations FOR EACH ROW EXECUTE FUNCTION touch_updated_at()
     policy own_organization using ((id = current_organization()))
     deskcomm_api may select
@@ -539,6 +540,7 @@ table schedule
     retry_at timestamp with time zone
     created_at timestamp with time zone not null default clock_timestamp()
     updated_at timestamp with time zone not null default clock_timestamp()
+    suspended boolean not null default false
     schedule_expression_check CHECK (((length(expression) >= 1) AND (length(expression) <= 100)))
     schedule_missed_check CHECK ((missed = ANY (ARRAY['skip'::text, 'once'::text, 'all'::text])))
     schedule_missed_max_check CHECK (((missed_max >= 1) AND (missed_max <= 1000)))
@@ -547,7 +549,8 @@ table schedule
     schedule_organization_id_fkey FOREIGN KEY (organization_id) REFERENCES organizations(id) ON DELETE CASCADE
     schedule_pkey PRIMARY KEY (id)
     schedule_name_key UNIQUE (organization_id, name)
-    CREATE INDEX schedule_due_idx ON public.schedule USING btree (next_at) WHERE enabled
+    CREATE INDEX schedule_due_idx ON public.schedule USING btree (next_at) WHERE (enabled AND (NOT suspended))
+    CREATE TRIGGER schedule_suspend BEFORE INSERT ON public.schedule FOR EACH ROW EXECUTE FUNCTION suspend_new_schedule()
     CREATE TRIGGER schedule_touch BEFORE UPDATE ON public.schedule FOR EACH ROW EXECUTE FUNCTION touch_updated_at()
     policy own_organization using ((organization_id = current_organization()))
     deskcomm_api may delete, insert, select, update
@@ -2270,6 +2273,28 @@ CREATE OR REPLACE FUNCTION public.retry_delay(p_steps interval[], p_jitter real,
 AS $function$
     select p_steps[least(greatest(p_attempts, 1), cardinality(p_steps))] * (1 + random() * p_jitter)
 $function$
+
+CREATE OR REPLACE FUNCTION public.suspend_new_schedule()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+begin
+    new.suspended := (select o.status from organizations o where o.id = new.organization_id for share) is distinct from 'active';
+    return new;
+end $function$
+
+CREATE OR REPLACE FUNCTION public.suspend_schedules()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+begin
+    update schedule set suspended = new.status <> 'active' where organization_id = new.id and suspended <> (new.status <> 'active');
+    return null;
+end $function$
 
 CREATE OR REPLACE FUNCTION public.touch_updated_at()
  RETURNS trigger

@@ -386,6 +386,40 @@ begin
 end $$;
 -- +goose StatementEnd
 
+-- Schedules of an organization that is not active stay due for as long as that lasts: who looks for what is due must not walk
+-- over them, so they say it themselves. Two triggers keep that true, whoever changes the organization.
+alter table schedule add column suspended boolean not null default false;
+update schedule s set suspended = true from organizations o where o.id = s.organization_id and o.status <> 'active';
+drop index schedule_due_idx;
+create index schedule_due_idx on schedule (next_at) where enabled and not suspended;
+
+-- +goose StatementBegin
+-- The lock makes who suspends the organization at this moment see the schedule, or be seen.
+create function suspend_new_schedule() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+begin
+    new.suspended := (select o.status from organizations o where o.id = new.organization_id for share) is distinct from 'active';
+    return new;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+create function suspend_schedules() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+begin
+    update schedule set suspended = new.status <> 'active' where organization_id = new.id and suspended <> (new.status <> 'active');
+    return null;
+end $$;
+-- +goose StatementEnd
+
+create trigger schedule_suspend before insert on schedule for each row execute function suspend_new_schedule();
+create trigger organizations_suspend_schedules after update of status on organizations for each row execute function suspend_schedules();
+revoke execute on function suspend_new_schedule(), suspend_schedules() from public;
+
 -- +goose Down
 
 -- +goose StatementBegin
@@ -731,3 +765,10 @@ end $$;
 delete from discarded_job d where exists (select from event_position p where p.event_id = d.event_id);
 revoke select on discarded_job from deskcomm_api;
 drop function end_job_of(uuid, uuid, text);
+drop trigger organizations_suspend_schedules on organizations;
+drop trigger schedule_suspend on schedule;
+drop function suspend_schedules();
+drop function suspend_new_schedule();
+drop index schedule_due_idx;
+create index schedule_due_idx on schedule (next_at) where enabled;
+alter table schedule drop column suspended;
