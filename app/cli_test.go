@@ -1,6 +1,7 @@
 package app_test
 
 import (
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/deskcomm/deskcomm/db/dbtest"
 )
 
 func TestCommandsRefuseWhatBreaksARuleAndChangeNothing(t *testing.T) {
@@ -198,6 +201,35 @@ func TestSetupLinkIsPrintedUntilThereIsAUserAndOpensAPage(t *testing.T) {
 	p.signal(syscall.SIGTERM)
 	if again := in.serve(); strings.Contains(again.log.String(), "/admin/setup") {
 		t.Error("a setup link is printed although there is a user")
+	}
+}
+
+// The clock of the database is a day ahead of the host's, as a statement sees it that the program sends.
+func TestTheWaitOfAJobIsByTheDatabasesClock(t *testing.T) {
+	t.Parallel()
+	in := onShared(t)
+	org, _ := in.setUp()
+	database, err := url.Parse(strings.TrimPrefix(in.env[len(in.env)-1], "DATABASE_URL="))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{
+		"create schema ahead",
+		"create function ahead.clock_timestamp() returns timestamptz language sql as $$ select pg_catalog.clock_timestamp() + interval '1 day' $$",
+		"grant usage on schema ahead to public",
+	} {
+		if _, err := dbtest.Exec(t, database.String(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	query := database.Query()
+	query.Set("search_path", "ahead,pg_catalog,public")
+	database.RawQuery = query.Encode()
+	in.env = append(in.env, "DATABASE_URL="+database.String())
+	job := in.runJSON("", "enqueue", "custom.export_requested", "--organization", org, "--not-before", "7d")
+	at, err := time.Parse(time.RFC3339, job["not_before"].(string))
+	if wait := time.Until(at); err != nil || wait < 191*time.Hour || wait > 192*time.Hour {
+		t.Errorf("not_before = %v, %v, want a week after the database's tomorrow", job["not_before"], err)
 	}
 }
 

@@ -35,7 +35,7 @@ func (e enqueueCmd) Run(ctx context.Context, con console, c *Common) error {
 	if err != nil {
 		return err
 	}
-	notBefore, err := readInstant("not_before", e.NotBefore)
+	notBefore, wait, err := readInstant("not_before", e.NotBefore)
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (e enqueueCmd) Run(ctx context.Context, con console, c *Common) error {
 	err = c.forOrg(ctx, con, e.Organization, func(t *db.OrgTx) (err error) {
 		job, err = t.Enqueue(ctx, db.NewJob{
 			Command: bus.Type(e.Command), EntityKind: e.EntityKind, EntityID: e.EntityID, Payload: payload,
-			NotBefore: notBefore, SingletonKey: e.SingletonKey, Policy: db.JobPolicy(e.Policy),
+			NotBefore: notBefore, Wait: wait, SingletonKey: e.SingletonKey, Policy: db.JobPolicy(e.Policy),
 		})
 		return err
 	})
@@ -55,19 +55,18 @@ func (e enqueueCmd) Run(ctx context.Context, con console, c *Common) error {
 	}, nil, [][]string{{job.ID.String()}})
 }
 
-// readInstant reads a time, or a wait from now on; nothing is the zero time.
-func readInstant(field, text string) (time.Time, error) {
+// readInstant reads a time, or how long from now it is; nothing is zero.
+func readInstant(field, text string) (at time.Time, wait time.Duration, err error) {
 	if text == "" {
-		return time.Time{}, nil
+		return at, 0, nil
 	}
-	if at, err := time.Parse(time.RFC3339, text); err == nil {
-		return at, nil
+	if at, err = time.Parse(time.RFC3339, text); err == nil {
+		return at, 0, nil
 	}
-	wait, err := bus.ParseSpan(field, text)
-	if err != nil {
-		return time.Time{}, bus.Invalid(field, "must be a wait as in 7d, 36h or 15m, or a time as in 2026-12-24T09:00:00-03:00")
+	if wait, err = bus.ParseSpan(field, text); err != nil {
+		err = bus.Invalid(field, "must be a wait as in 7d, 36h or 15m, or a time as in 2026-12-24T09:00:00-03:00")
 	}
-	return time.Now().Add(wait), nil
+	return time.Time{}, wait, err
 }
 
 // jsonArgument is readArgument for what has to be JSON.

@@ -112,6 +112,33 @@ func TestAWorkerOfThePastGetsWhatStandsBeforeAnOlderEventInTheOutbox(t *testing.
 	}
 }
 
+func TestAWorkerOfThePastGetsWhatATransactionHasEmittedThatIsOpenThen(t *testing.T) {
+	t.Parallel()
+	w := freshWorld(t)
+	typ := ownType()
+	tx, err := dbtest.Conn(t, w.url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var open uuid.UUID
+	if err := tx.QueryRow(t.Context(), "select emit_event($1, 'thing', null, '{}', '{}', $2)", typ, w.org).Scan(&open); err != nil {
+		t.Fatal(err)
+	}
+	older := w.emit(typ)
+	w.exec("update event_log set created_at = created_at - interval '2 hours' where id = $1", older)
+	w.exec("update outbox set created_at = created_at - interval '2 hours' where event_id = $1", older) // by a clock that is behind
+	w.exec("select register_consumer($1, $2, now() - interval '1 hour')", workerName(), []bus.Type{typ})
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.relay()
+	for id, want := range map[uuid.UUID]int{open: 1, older: 0} {
+		if got := w.count("select count(*) from delivery where event_id = $1", id); got != want {
+			t.Errorf("an event that was emitted since, or before, has %d deliveries, want %d", got, want)
+		}
+	}
+}
+
 func TestBackfillMakesWhatAReaderLacksAndNothingTwice(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

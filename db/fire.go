@@ -56,9 +56,9 @@ const dueScheduleSQL = `
 	       s.missed_max::int, s.next_at, s.failures, clock_timestamp() as now
 	  from schedule s
 	 where s.enabled
+	   and not s.suspended
 	   and s.next_at <= now()
 	   and (s.retry_at is null or s.retry_at <= now())
-	   and (select o.status from organizations o where o.id = s.organization_id) = 'active'
 	 order by s.next_at
 	 limit 1
 	   for update of s skip locked`
@@ -204,8 +204,8 @@ const untilFireSQL = `
 	  from (select s.next_at
 	          from schedule s
 	         where s.enabled
+	           and not s.suspended
 	           and (s.retry_at is null or s.retry_at <= now())
-	           and (select o.status from organizations o where o.id = s.organization_id) = 'active'
 	         order by s.next_at
 	         limit 1) s`
 

@@ -10,6 +10,29 @@ import (
 // visitedSQL is what the transaction has read of a table so far.
 const visitedSQL = `select coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) from pg_stat_xact_user_tables where relname = $1`
 
+const visitedEntriesSQL = `
+	select coalesce(t.seq_tup_read, 0) + coalesce((select sum(pg_stat_get_xact_tuples_returned(i.indexrelid)) from pg_index i where i.indrelid = t.relid), 0)::int
+	  from pg_stat_xact_user_tables t
+	 where t.relname = $1`
+
+// visited is how much of a table a statement reads: its rows by visitedSQL, or by visitedEntriesSQL also the entries of indexes
+// that need no look at their rows, which depends on the last vacuum.
+func (w world) visited(countSQL, table, sql string, args ...any) (n int) {
+	w.Helper()
+	tx, err := dbtest.Conn(w.T, w.url).Begin(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer tx.Rollback(w.Context()) //nolint:errcheck // nothing is kept
+	if _, err := tx.Exec(w.Context(), sql, args...); err != nil {
+		w.Fatal(err)
+	}
+	if err := tx.QueryRow(w.Context(), countSQL, table).Scan(&n); err != nil {
+		w.Fatal(err)
+	}
+	return n
+}
+
 // However many jobs wait for days to come, in however many organizations: the relay looks at the first, and a claim at
 // none.
 func TestJobsOfTheFutureAreNotWalkedOver(t *testing.T) {

@@ -33,6 +33,7 @@ type NewJob struct {
 	Payload      json.RawMessage            // a JSON object; nil means {}
 	Metadata     map[string]json.RawMessage // as of a NewEvent
 	NotBefore    time.Time                  // zero and the past mean now; 400 days ahead at most
+	Wait         time.Duration              // instead of NotBefore, from now on by the database's clock
 	SingletonKey string                     // none when empty
 	Policy       JobPolicy                  // JobKeep when empty
 }
@@ -47,7 +48,8 @@ type Job struct {
 
 const enqueueJobSQL = `
 	select id, created_at, not_before, kept
-	  from enqueue(@command, @entity_kind, @entity_id, @payload::jsonb, @metadata::jsonb, @not_before, nullif(@singleton_key, ''), @policy, @org_id)`
+	  from enqueue(@command, @entity_kind, @entity_id, @payload::jsonb, @metadata::jsonb,
+	               coalesce(@not_before, clock_timestamp() + nullif(@wait, interval '0')), nullif(@singleton_key, ''), @policy, @org_id)`
 
 // Enqueue emits a command within t, whose consumer gets it when its time has come
 // by the database's clock. Bad input is a *bus.FieldError.
@@ -74,7 +76,7 @@ func enqueue(ctx context.Context, c conn, org uuid.UUID, actor Actor, job NewJob
 	}
 	made, err := one[Job](ctx, c, enqueueJobSQL, named{
 		"command": job.Command, "entity_kind": job.EntityKind, "entity_id": job.EntityID,
-		"payload": string(orEmptyObject(job.Payload)), "metadata": metadata, "not_before": notBefore,
+		"payload": string(orEmptyObject(job.Payload)), "metadata": metadata, "not_before": notBefore, "wait": job.Wait,
 		"singleton_key": job.SingletonKey, "policy": job.Policy, "org_id": org,
 	})
 	return made, wrap("enqueue "+string(job.Command), err)

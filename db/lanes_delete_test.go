@@ -17,7 +17,7 @@ func TestInvariant10NothingWaitsBehindWhatADeletedSubscriptionHad(t *testing.T) 
 		first, second string
 		left          int // deliveries that the relay has made meanwhile
 	}{
-		"deleted while the relay comes":                    {nil, "relay", "delete", 1},
+		"deleted while the relay comes":                    {nil, "relay", "delete", 0},
 		"the relay comes while it is deleted":              {nil, "delete", "relay", 1},
 		"deleted while what it had is settled":             {nil, "settle", "delete", 0},
 		"settled while it is deleted":                      {[]string{"relay"}, "delete", "retry", 0},

@@ -192,7 +192,7 @@ func (m *machine) backfill(rt *rapid.T) {
 		return cmp.Compare(slices.Index(m.places, a.id), slices.Index(m.places, b.id))
 	})
 	for _, ev := range log {
-		if r.reads(ev) && slices.Contains(m.places, ev.id) {
+		if r.reads(ev) && !ev.cancelled && slices.Contains(m.places, ev.id) {
 			m.addDelivery(r, ev, 0)
 		}
 	}

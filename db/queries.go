@@ -60,6 +60,7 @@ const eventColumnsSQL = `
 	                        or exists (select from receipt r
 	                                    where r.organization_id = e.organization_id and r.outcome = 'discarded' and r.first_event_id = e.id
 	                                      and r.last_event_id = e.id and r.destinations[1] = '00000000-0000-0000-0000-000000000000')
+	                        or exists (select from discarded_job j where j.event_id = e.id)
 	                      then 'discarded' else 'done' end)
 	       end as status
 	  from event_log e

@@ -235,6 +235,7 @@ table discarded_job
     reason text not null
     discarded_job_pkey PRIMARY KEY (event_id)
     policy own_organization using ((organization_id = current_organization()))
+    deskcomm_api may select
 
 table event_dedup
     organization_id uuid not null
@@ -440,6 +441,7 @@ table organizations
     organizations_status_check CHECK ((status = ANY (ARRAY['active'::text, 'suspended'::text, 'redacted'::text, 'archived'::text])))
     organizations_suspended_check CHECK (((status = 'suspended'::text) = (suspended_at IS NOT NULL)))
     organizations_pkey PRIMARY KEY (id)
+    CREATE TRIGGER organizations_suspend_schedules AFTER UPDATE OF status ON public.organizations FOR EACH ROW EXECUTE FUNCTION suspend_schedules()
     CREATE TRIGGER organizations_touch BEFORE UPDATE ON public.organizations FOR EACH ROW EXECUTE FUNCTION touch_updated_at()
     policy own_organization using ((id = current_organization()))
     deskcomm_api may select
@@ -538,6 +540,7 @@ table schedule
     retry_at timestamp with time zone
     created_at timestamp with time zone not null default clock_timestamp()
     updated_at timestamp with time zone not null default clock_timestamp()
+    suspended boolean not null default false
     schedule_expression_check CHECK (((length(expression) >= 1) AND (length(expression) <= 100)))
     schedule_missed_check CHECK ((missed = ANY (ARRAY['skip'::text, 'once'::text, 'all'::text])))
     schedule_missed_max_check CHECK (((missed_max >= 1) AND (missed_max <= 1000)))
@@ -546,7 +549,8 @@ table schedule
     schedule_organization_id_fkey FOREIGN KEY (organization_id) REFERENCES organizations(id) ON DELETE CASCADE
     schedule_pkey PRIMARY KEY (id)
     schedule_name_key UNIQUE (organization_id, name)
-    CREATE INDEX schedule_due_idx ON public.schedule USING btree (next_at) WHERE enabled
+    CREATE INDEX schedule_due_idx ON public.schedule USING btree (next_at) WHERE (enabled AND (NOT suspended))
+    CREATE TRIGGER schedule_suspend BEFORE INSERT ON public.schedule FOR EACH ROW EXECUTE FUNCTION suspend_new_schedule()
     CREATE TRIGGER schedule_touch BEFORE UPDATE ON public.schedule FOR EACH ROW EXECUTE FUNCTION touch_updated_at()
     policy own_organization using ((organization_id = current_organization()))
     deskcomm_api may delete, insert, select, update
@@ -770,6 +774,7 @@ declare
     v_found record;
 begin
     if p_make then
+        lock table discarded_job in share mode; -- before the relay's row, as who writes to it
         perform from relay_state for update;
     end if;
     select e.id into last_id
@@ -806,7 +811,8 @@ begin
            and u.destination = p_destination and u.event_id > v_after and u.event_id <= v_to
     ), judged as materialized (
         select w.*, case when d.seq is not null then 'unfinished' when x.state in ('dead', 'uncertain') then 'dead'
-                         when x.state is not null or h.event_id is not null then 'done' end as has
+                         when x.state is not null or h.event_id is not null
+                           or is_command(w.event_type) and (select true from discarded_job j where j.event_id = w.id) then 'done' end as has
           from wanted w
           left join lateral (
             select d.seq from delivery d where d.seq = w.seq and d.consumer_id = p_consumer and d.destination = p_destination limit 1
@@ -882,7 +888,10 @@ begin
         raise exception 'p_reason: must have 1 to 500 characters' using errcode = '22023';
     end if;
     select e.organization_id into v_org from event_log e where e.id = p_event_id;
-    v_state := end_job(p_event_id, v_org, p_reason);
+    if nullif(current_setting('app.organization_id', true), '')::uuid <> v_org then
+        raise exception 'the organization must be the one of the session' using errcode = '42501', column = 'organization_id';
+    end if;
+    v_state := end_job_of(p_event_id, v_org, p_reason);
     if v_state = 'missing' then
         raise exception 'p_event_id: % is no job', coalesce(p_event_id::text, 'null') using errcode = 'P0002';
     elsif v_state <> 'discarded' then
@@ -1114,24 +1123,24 @@ AS $function$
 declare
     v_job waiting_job;
 begin
+    lock table discarded_job in row exclusive mode;
     delete from waiting_job where event_id = p_event_id returning * into v_job;
     if found then
         insert into outbox (event_id, organization_id, event_type, created_at, lane)
         values (v_job.event_id, v_job.organization_id, v_job.event_type, v_job.created_at, v_job.lane);
-        insert into discarded_job values (v_job.event_id, v_job.organization_id, p_reason);
-        return true;
-    end if;
-    if not exists (select from event_position where event_id = p_event_id) then
-        -- It is about to be relayed. While this row is held nothing is.
-        perform from relay_state for update;
+    else
         if not exists (select from event_position where event_id = p_event_id) then
-            insert into discarded_job
-            select id, organization_id, p_reason from event_log where id = p_event_id
-            on conflict do nothing;
-            return true;
+            -- It is about to be relayed. While this row is held nothing is.
+            perform from relay_state for update;
+        end if;
+        if exists (select from event_position where event_id = p_event_id) and discard_deliveries(p_event_id, p_reason) = 0 then
+            return false;
         end if;
     end if;
-    return discard_deliveries(p_event_id, p_reason) > 0;
+    insert into discarded_job
+    select id, organization_id, p_reason from event_log where id = p_event_id
+    on conflict do nothing;
+    return true;
 end $function$
 
 CREATE OR REPLACE FUNCTION public.due_flows(p_consumer smallint, p_interactive boolean, p_after uuid, p_organizations integer)
@@ -1221,9 +1230,18 @@ CREATE OR REPLACE FUNCTION public.end_job(p_event_id uuid, p_organization_id uui
  SET search_path TO 'pg_catalog', 'public', 'pg_temp'
 AS $function$
 begin
-    if nullif(current_setting('app.organization_id', true), '')::uuid <> p_organization_id then
+    if nullif(current_setting('app.organization_id', true), '')::uuid is distinct from p_organization_id then
         raise exception 'the organization must be the one of the session' using errcode = '42501', column = 'organization_id';
-    elsif not exists (select from event_log e where e.id = p_event_id and e.organization_id = p_organization_id and is_command(e.event_type)) then
+    end if;
+    return end_job_of(p_event_id, p_organization_id, p_reason);
+end $function$
+
+CREATE OR REPLACE FUNCTION public.end_job_of(p_event_id uuid, p_organization_id uuid, p_reason text)
+ RETURNS text
+ LANGUAGE plpgsql
+AS $function$
+begin
+    if not exists (select from event_log e where e.id = p_event_id and e.organization_id = p_organization_id and is_command(e.event_type)) then
         return 'missing';
     elsif job_state(p_event_id) = 'waiting' and discard_job(p_event_id, p_reason) then
         return 'discarded';
@@ -1629,7 +1647,7 @@ CREATE OR REPLACE FUNCTION public.job_state(p_event_id uuid)
  STABLE
 AS $function$
     select case
-           when exists (select from discarded_job where event_id = p_event_id) then null
+           when p.seq is null and exists (select from discarded_job where event_id = p_event_id) then null
            when exists (select from waiting_job where event_id = p_event_id) then 'waiting'
            when p.seq is null then (select 'waiting' from event_log where id = p_event_id)
            else (select case when bool_or(d.lease_token is not null or d.effect_at is not null) then 'in hand' when count(*) > 0 then 'waiting' end
@@ -2095,6 +2113,9 @@ begin
     elsif p_since is null then
         raise exception 'p_since: is required' using errcode = '22023';
     end if;
+    if p_since < now() then
+        lock table discarded_job in share mode; -- before the relay's row, see backfill_deliveries
+    end if;
     -- While this row is held nothing is relayed: each event either has its place by now, and is looked up below, or the
     -- relay that gives it one sees the worker.
     perform from relay_state for update;
@@ -2106,17 +2127,17 @@ begin
     if found then
         return;
     end if;
+    -- A worker of the past is given all that is relayed from here on: what is in the outbox gets its place first, in which it is
+    -- looked up below. Neither its number nor its instant tells what a transaction has emitted that is open at this moment.
+    loop
+        exit when p_since >= now() or relay_outbox(1000) < 1000;
+    end loop;
     -- Without a past to catch up with it begins after the latest emission, by number: neither a transaction that is open at
     -- this moment nor a clock that is set back makes it begin earlier. The clock tells only what p_since itself is about.
     insert into consumers (name, event_types, effect, retry_steps, retry_jitter, max_attempts, external, starts_after, starts_at)
     values (p_worker, p_event_types, 'at_least_once',
         array['30 seconds', '1 minute', '2 minutes', '5 minutes', '10 minutes', '30 minutes', '1 hour', '2 hours']::interval[], 0.3, 8, true,
-        case when p_since >= now() then last_emit_no()
-             -- The order of numbers is not that of instants: nothing since then may be left out for something older behind it.
-             else coalesce((
-                select max(o.emit_no) from outbox o
-                 where o.created_at < p_since
-                   and o.emit_no < coalesce((select min(l.emit_no) from outbox l where l.created_at >= p_since), 9223372036854775807)), 0) end,
+        case when p_since >= now() then last_emit_no() else 0 end,
         case when p_since > now() then p_since end)
     returning id into v_id;
     if p_since < now() then
@@ -2135,8 +2156,6 @@ AS $function$
 declare
     v_now   timestamptz := clock_timestamp();
     v_first timestamptz;
-    v_n     int;
-    v_job   discarded_job;
 begin
     select w.not_before into v_first from waiting_job w order by w.not_before limit 1;
     if v_first <= v_now then
@@ -2149,14 +2168,7 @@ begin
         insert into outbox (event_id, organization_id, event_type, created_at, lane, not_before)
         select event_id, organization_id, event_type, not_before, lane, not_before from gone order by not_before, event_id;
     end if;
-    v_n := relay_outbox(p_limit);
-    for v_job in
-        select d.* from discarded_job d where exists (select from event_position p where p.event_id = d.event_id) order by d.event_id limit p_limit
-    loop
-        perform discard_deliveries(v_job.event_id, v_job.reason);
-        delete from discarded_job where event_id = v_job.event_id;
-    end loop;
-    return v_n;
+    return relay_outbox(p_limit);
 end $function$
 
 CREATE OR REPLACE FUNCTION public.relay_outbox(p_limit integer)
@@ -2182,7 +2194,8 @@ begin
     ), batch as materialized (
         -- An event that has its place already has its deliveries too. The clock may have been set back since it was emitted.
         select t.*, greatest(least(t.created_at, now()), t.not_before) as due_at, is_interactive(t.event_type) as interactive,
-               v_last + row_number() over (order by t.emit_no) as seq
+               v_last + row_number() over (order by t.emit_no) as seq,
+               case when is_command(t.event_type) then (select j.reason from discarded_job j where j.event_id = t.event_id) end as given_up
           from taken t
          where not exists (select from event_position p where p.event_id = t.event_id)
     ), placed as (
@@ -2209,11 +2222,17 @@ begin
                    and s.id::text in (e.entity_id::text, e.payload ->> 'subscription_id'))
     ), laned as (
         select w.*, case w.ordering when 'strict' then 1 when 'key' then coalesce(w.lane, 0) else 0 end as in_lane from wanted w
+    ), discarded as (
+        insert into receipt (organization_id, consumer_id, outcome, reason, first_event_id, last_event_id, event_ids, destinations, attempts)
+        select organization_id, consumer_id, 'discarded', given_up, event_id, event_id, array[event_id], array[destination], '{0}'
+          from laned
+         where given_up is not null
     ), made as (
         insert into delivery (consumer_id, destination, organization_id, lane, seq, event_id, due_at, not_before, interactive)
         select consumer_id, destination, organization_id, in_lane, seq, event_id, case when in_lane = 0 then due_at else 'infinity' end,
                not_before, interactive
           from laned
+         where given_up is null
         returning consumer_id, destination, organization_id, lane
     ), ordered as (
         select distinct * from made where lane <> 0
@@ -2259,6 +2278,28 @@ CREATE OR REPLACE FUNCTION public.retry_delay(p_steps interval[], p_jitter real,
 AS $function$
     select p_steps[least(greatest(p_attempts, 1), cardinality(p_steps))] * (1 + random() * p_jitter)
 $function$
+
+CREATE OR REPLACE FUNCTION public.suspend_new_schedule()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+begin
+    new.suspended := (select o.status from organizations o where o.id = new.organization_id for share) is distinct from 'active';
+    return new;
+end $function$
+
+CREATE OR REPLACE FUNCTION public.suspend_schedules()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'public', 'pg_temp'
+AS $function$
+begin
+    update schedule set suspended = new.status <> 'active' where organization_id = new.id and suspended <> (new.status <> 'active');
+    return null;
+end $function$
 
 CREATE OR REPLACE FUNCTION public.touch_updated_at()
  RETURNS trigger

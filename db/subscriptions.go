@@ -134,11 +134,20 @@ const forgetPausedSQL = `
 	delete from paused_lane
 	 where organization_id = @org_id and consumer_id = (select id from consumers where name = @consumer) and destination = @id`
 
-// Deleting settles what waits for the subscription. A delivery that is being
-// sent right now loses its row, so its verdict is refused; one that is being
-// relayed right now is skipped when it is claimed. Deliveries are locked first,
-// as when they are settled.
-const deleteSubscriptionSQL = `
+const subscriptionLanesSQL = `
+	select distinct d.lane
+	  from delivery d
+	 where d.consumer_id = (select id from consumers where name = @consumer) and d.destination = @id and d.organization_id = @org_id and d.lane <> 0
+	 order by d.lane`
+
+const holdCurrentSQL = `
+	select advance_lanes(array_agg(c.id), array_agg(@id::uuid), array_agg(@org_id::uuid), array_agg(l.lane))
+	  from consumers c
+	 cross join unnest(@lanes::bigint[]) l (lane)
+	 where c.name = @consumer`
+
+// A delivery that is being sent right now loses its row, so its verdict is refused.
+const dropDeliveriesSQL = `
 	with found as materialized (
 	    select d.consumer_id, d.seq
 	      from consumers c
@@ -161,21 +170,15 @@ const deleteSubscriptionSQL = `
 	    select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
 	      from found f
 	      join delivery d on d.seq = f.seq and d.consumer_id = f.consumer_id and d.destination = @id
+	     where d.lane = any (@lanes::bigint[])
 	     order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
 	       for update of d
-	), gone as (
-	    update webhook_subscriptions
-	       set deleted_at = clock_timestamp(), enabled = true, secret_encrypted = null
-	     where organization_id = @org_id and id = @id and deleted_at is null and (select count(*) from waiting) >= 0
-	    returning id
 	), dropped as (
 	    delete from delivery d
-	     using gone g, waiting w
+	     using waiting w
 	     where d.consumer_id = w.consumer_id and d.destination = w.destination and d.organization_id = w.organization_id
 	       and d.lane = w.lane and d.seq = w.seq
 	    returning d.*
-	), thawed as (
-	    delete from frozen_body b using gone g where b.organization_id = @org_id and b.destination = g.id
 	), receipts as (
 	    insert into receipt (organization_id, consumer_id, outcome, reason, first_event_id, last_event_id, event_ids, destinations, attempts)
 	    select organization_id, consumer_id, 'discarded', 'the subscription was deleted',
@@ -184,37 +187,68 @@ const deleteSubscriptionSQL = `
 	      from dropped
 	     group by organization_id, consumer_id
 	)
-	select (select count(*) from dropped)::int as discarded from gone`
+	select count(*)::int from dropped`
 
-// What was relayed while the deliveries were waited for is behind one that is gone.
-const advanceLeftSQL = `
-	select advance_lanes(array_agg(l.consumer_id), array_agg(l.destination), array_agg(l.organization_id), array_agg(l.lane))
-	  from (select distinct d.consumer_id, d.destination, d.organization_id, d.lane
-	          from delivery d
-	         where d.consumer_id = (select id from consumers where name = @consumer) and d.destination = @id and d.organization_id = @org_id
-	           and d.lane <> 0) l`
+// dropDeliveries settles what waits for a subscription, lane by lane as when
+// several deliveries are settled. What comes into a lane that it has not found, or
+// had emptied, is left: it is current there, is claimed and then skipped.
+func (t *OrgTx) dropDeliveries(ctx context.Context, id uuid.UUID) (dropped int, err error) {
+	rows, _ := t.tx.Query(ctx, subscriptionLanesSQL, named{"org_id": t.org, "id": id, "consumer": bus.WebhookDispatch})
+	lanes, err := collectColumn[int64](rows)
+	if err != nil {
+		return 0, err
+	}
+	zero, _ := slices.BinarySearch(lanes, 0)
+	for _, part := range [][]int64{lanes[:zero], {0}, lanes[zero:]} {
+		args := named{"org_id": t.org, "id": id, "consumer": bus.WebhookDispatch, "lanes": part}
+		// The current ones come first: whoever ends one of them right now, and makes the
+		// next one current, would wait for what is deleted here.
+		if _, err := t.tx.Exec(ctx, holdCurrentSQL, args); err != nil {
+			return 0, err
+		}
+		var n int
+		if err := scan(ctx, t.tx, dropDeliveriesSQL, args, &n); err != nil {
+			return 0, err
+		}
+		dropped += n
+	}
+	return dropped, nil
+}
+
+const endSubscriptionSQL = `
+	with gone as (
+	    update webhook_subscriptions
+	       set deleted_at = clock_timestamp(), enabled = true, secret_encrypted = null
+	     where organization_id = @org_id and id = @id and deleted_at is null
+	    returning id
+	), thawed as (
+	    delete from frozen_body b using gone g where b.organization_id = @org_id and b.destination = g.id
+	)
+	select id from gone`
 
 // DeleteSubscription ends a subscription. Deliveries that wait for it are
 // discarded and say so; its dead ones stay listed.
+//
+// Its row is locked last, after deliveries, as when they are settled: no delivery is
+// waited for from there on, not even one that is replayed meanwhile.
 func (t *OrgTx) DeleteSubscription(ctx context.Context, id uuid.UUID) error {
-	args := named{"org_id": t.org, "id": id, "consumer": bus.WebhookDispatch}
-	tag, err := t.tx.Exec(ctx, forgetPausedSQL, args)
+	tag, err := t.tx.Exec(ctx, forgetPausedSQL, named{"org_id": t.org, "id": id, "consumer": bus.WebhookDispatch})
 	if err == nil && tag.RowsAffected() > 0 {
 		err = t.holdLanes(ctx) // what is added to a paused lane does not wait for its deliveries
+	}
+	var dropped int
+	if err == nil {
+		dropped, err = t.dropDeliveries(ctx, id)
+	}
+	if err == nil {
+		err = scan(ctx, t.tx, endSubscriptionSQL, named{"org_id": t.org, "id": id}, &id)
 	}
 	if err != nil {
 		return wrap("delete subscription", err)
 	}
-	var discarded int
-	if err := t.tx.QueryRow(ctx, deleteSubscriptionSQL, args).Scan(&discarded); err != nil {
-		return wrap("delete subscription", err)
-	}
-	if _, err := t.tx.Exec(ctx, advanceLeftSQL, args); err != nil {
-		return wrap("delete subscription", err)
-	}
 	return t.audit(ctx, auditEntry{
 		action: "webhook_subscription.deleted", resourceType: "webhook_subscription", resourceID: id,
-		metadata: map[string]any{"discarded_deliveries": discarded},
+		metadata: map[string]any{"discarded_deliveries": dropped},
 	})
 }
 

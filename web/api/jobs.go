@@ -15,11 +15,13 @@ func (s *Server) jobRoutes() {
 	const tag = "Jobs"
 	scopes := []string{"events:write", "events:emit_any"}
 	registerCreate(s, route{
-		id: "enqueue-job", path: "/v1/jobs", tag: tag, scopes: scopes,
+		id: "enqueue-job", path: "/v1/jobs", tag: tag, scopes: scopes, yields: true,
 		summary: "Enqueue a job: a command for now or for a day to come",
 		about: "A job is an event, whose consumer gets it when its time has come; `GET /v1/events/{id}` shows it. With a `singleton_key` only one job " +
 			"of the command and the key is unfinished: while one is, `keep` answers it with 200, `replace` discards it unless it is in hand, " +
-			"and `refuse` is 409. `events:write` is enough for commands of your own, `custom.<name>_requested`; commands of the catalogue need `events:emit_any`.",
+			"and `refuse` is 409. `events:write` is enough for commands of your own, `custom.<name>_requested`; commands of the catalogue need `events:emit_any`. " +
+			"The answer tells the `pressure` it met; while that is `high` nothing is enqueued and the answer is 429 with `Retry-After`, " +
+			"which uses up no `Idempotency-Key`.",
 	}, mayEnqueue, enqueueJob)
 	register(s, route{
 		id: "cancel-job", method: http.MethodPost, path: "/v1/jobs/{id}/cancel", tag: tag, scopes: scopes,
@@ -44,10 +46,11 @@ type newJob struct {
 
 // job is a job that was enqueued.
 type job struct {
-	ID        uuid.UUID `json:"id" format:"uuid" doc:"The id of its event."`
-	CreatedAt instant   `json:"created_at"`
-	NotBefore instant   `json:"not_before"`
-	Kept      bool      `json:"kept" doc:"Whether it is one that was there before."`
+	ID        uuid.UUID   `json:"id" format:"uuid" doc:"The id of its event."`
+	CreatedAt instant     `json:"created_at"`
+	NotBefore instant     `json:"not_before"`
+	Kept      bool        `json:"kept" doc:"Whether it is one that was there before."`
+	Pressure  db.Pressure `json:"pressure" enum:"normal,elevated,high" doc:"How far handling is behind, as with an event."`
 }
 
 func (j job) existed() bool { return j.Kept }
@@ -70,7 +73,7 @@ func enqueueJob(ctx context.Context, t *db.OrgTx, j *newJob) (job, error) {
 		wanted.NotBefore = *j.NotBefore
 	}
 	made, err := t.Enqueue(ctx, wanted)
-	return job{ID: made.ID, CreatedAt: instant(made.CreatedAt), NotBefore: instant(made.NotBefore), Kept: made.Kept}, err
+	return job{ID: made.ID, CreatedAt: instant(made.CreatedAt), NotBefore: instant(made.NotBefore), Kept: made.Kept, Pressure: t.Pressure()}, err
 }
 
 // cancelInput asks for a job to be given up.

@@ -46,7 +46,7 @@ func TestEmissionsTellThePressureTheyMeet(t *testing.T) {
 	t.Parallel()
 	for level, n := range map[string]int{"normal": 10, "elevated": 5_000} {
 		w, _ := pressed(t, n)
-		for path, body := range map[string]string{"/v1/events": custom, "/v1/events/batch": `{"events":[` + custom + `]}`} {
+		for path, body := range map[string]string{"/v1/events": custom, "/v1/events/batch": `{"events":[` + custom + `]}`, "/v1/jobs": exportJob("")} {
 			if got := w.post(path, body).want(http.StatusCreated).fields()["pressure"]; got != level {
 				t.Errorf("POST %s with %d deliveries due tells %v, want %s", path, n, got, level)
 			}
@@ -62,6 +62,7 @@ func TestEmissionsUnderHighPressureAreAskedToComeLaterAndNothingElseIs(t *testin
 	for range 20 {
 		seconds[w.post("/v1/events", custom, key, "k").wantRefusal()] = true
 		w.post("/v1/events/batch", `{"events":[`+custom+`]}`, key, "k").wantRefusal()
+		w.post("/v1/jobs", exportJob(""), key, "k").wantRefusal()
 		w.post("/v1/events", `{"no json`).wantRefusal() // before the body is looked at
 	}
 	if len(seconds) == 1 {
@@ -83,6 +84,7 @@ func TestEmissionsUnderHighPressureAreAskedToComeLaterAndNothingElseIs(t *testin
 		t.Errorf("%d events exist, want the one that was not refused", len(items))
 	}
 	w.post("/v1/events/batch", `{"events":[`+custom+`]}`, key, "k").want(http.StatusCreated)
+	w.post("/v1/jobs", exportJob(""), key, "k").want(http.StatusCreated)
 }
 
 func TestARelayThatStandsAsksAllToComeLater(t *testing.T) {
