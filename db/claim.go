@@ -71,17 +71,29 @@ func (d *DB) Claim(ctx context.Context, c bus.Claim) ([]bus.Delivery, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(got.crowded) > 0 {
+		err = d.claimCrowded(ctx, c.Wants, args["consumers"], &got)
+	}
 	if got.lapsed > 0 {
 		d.due()
 	}
-	if len(got.crowded) == 0 {
-		return got.deliveries, nil
-	}
-	more, err := d.claimFlows(ctx, crowdedWants(c.Wants, got), nil)
 	if len(got.deliveries) > 0 {
 		err = nil // they are leased, and what has failed is for the next claim
 	}
-	return append(got.deliveries, more...), err
+	return got.deliveries, err
+}
+
+const freeLapsedSQL = `select free_lapsed(@consumers)`
+
+// claimCrowded adds to got what the crowded of its wants get, and then ends the
+// leases that have run out.
+func (d *DB) claimCrowded(ctx context.Context, wants []bus.Want, consumers any, got *claim) error {
+	more, err := d.claimFlows(ctx, crowdedWants(wants, *got), nil)
+	got.deliveries = append(got.deliveries, more...)
+	if err != nil {
+		return err
+	}
+	return wrap("end leases", scan(ctx, d.pool, freeLapsedSQL, named{"consumers": consumers}, &got.lapsed))
 }
 
 // claim is what has come of one statement that claims.

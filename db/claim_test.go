@@ -2,6 +2,7 @@ package db_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -159,5 +160,53 @@ func TestARelayWhoseClaimFailsIsUndone(t *testing.T) {
 	w.exec("alter function lock_due_away(smallint, int) rename to lock_due")
 	if got, err := w.db.Claim(t.Context(), claim); err != nil || len(got) != 1 {
 		t.Errorf("Claim() = %d, %v, want 1", len(got), err)
+	}
+}
+
+// The head of a lane dies with its process. Whoever is behind it is for a later
+// claim than that which finds the head dead, as all that comes of a dead process.
+func TestACrowdedClaimEndsTheLeasesThatHaveRunOutAndHandsOutNothingOfThem(t *testing.T) {
+	t.Parallel()
+	w := alone(t)
+	lane, busy := ownType(), w.consumer(ownType())
+	ordered := "ordered" + workerName()
+	if err := w.db.RegisterConsumers(t.Context(), []bus.Consumer{{
+		Name: ordered, Types: []bus.Type{lane}, Effect: bus.EffectAtLeastOnce, Ordering: bus.OrderingStrict, Retry: bus.Ladder(nil), Concurrency: 4, Timeout: time.Minute,
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	w.emitMany(lane, 2)
+	w.relay()
+	claim := func() (events []uuid.UUID) {
+		t.Helper()
+		got, err := w.db.Claim(t.Context(), bus.Claim{Wants: []bus.Want{
+			{Consumer: ordered, Limit: 4, Overflow: 2, Share: 2}, {Consumer: busy, Limit: 4, Overflow: 2, Share: 2},
+		}, Suspect: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range got {
+			if d.Consumer == ordered {
+				events = append(events, d.Event.ID)
+			}
+		}
+		return events
+	}
+	lapse := func() { w.exec("update delivery set due_at = clock_timestamp() - interval '1 s' where lease_token is not null and lane <> 0") }
+	head := claim()
+	lapse()
+	w.backlog(busy, 50) // crowded from here on
+	if got := claim(); len(got) != 0 {
+		t.Fatalf("claimed %v by the claim that finds the lease run out", got)
+	}
+	if got := claim(); len(head) != 1 || len(got) != 1 || got[0] != head[0] {
+		t.Fatalf("claimed %v after %v, want the same as a suspect", got, head)
+	}
+	lapse() // a second time, which is its death
+	if got := claim(); len(got) != 0 {
+		t.Errorf("claimed %v by the claim that finds the head dead", got)
+	}
+	if got := claim(); len(got) != 1 || got[0] == head[0] {
+		t.Errorf("claimed %v after the head's death, want the one behind it", got)
 	}
 }

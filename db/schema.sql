@@ -1518,6 +1518,13 @@ end $function$
 CREATE OR REPLACE FUNCTION public.free_lapsed(p_consumers text[])
  RETURNS integer
  LANGUAGE plpgsql
+ SET enable_sort TO 'off'
+ SET enable_seqscan TO 'off'
+ SET enable_bitmapscan TO 'off'
+ SET enable_hashjoin TO 'off'
+ SET enable_mergejoin TO 'off'
+ SET jit TO 'off'
+ SET plan_cache_mode TO 'force_generic_plan'
 AS $function$
 declare
     c_crashed constant text := 'the process died during the attempt';
@@ -1889,7 +1896,7 @@ begin
     if v_alone.at is not null then
         taken := v_alone.at || taken;
     end if;
-    lapsed := free_lapsed(p_consumers);
+    lapsed := case when crowded = '{}' then free_lapsed(p_consumers) else 0 end;
 end $function$
 
 CREATE OR REPLACE FUNCTION public.lock_flows(p_consumers smallint[], p_interactives boolean[], p_orgs uuid[], p_destinations uuid[], p_counts integer[])

@@ -144,10 +144,10 @@ func (r *run) pile(ctx context.Context, n int) error {
 	}
 	const pileSQL = `
 		insert into delivery (consumer_id, destination, organization_id, seq, event_id, due_at)
-		select d.consumer_id, d.destination, d.organization_id, $2 + row_number() over (order by n, d.seq), d.event_id, d.due_at - interval '1 hour' + n * interval '1 millisecond'
+		select d.consumer_id, d.destination, d.organization_id, (select max(seq) from delivery) + row_number() over (order by n, d.seq), d.event_id, d.due_at - interval '1 hour' + n * interval '1 millisecond'
 		  from generate_series(1, $1) n cross join delivery d
 		 order by n, d.seq`
-	if _, err := r.pool.Exec(ctx, pileSQL, max(n/crowded-1, 0), crowded); err != nil {
+	if _, err := r.pool.Exec(ctx, pileSQL, max(n/crowded-1, 0)); err != nil {
 		return fmt.Errorf("pile up deliveries: %w", err)
 	}
 	if err := r.exec(ctx, "update relay_state set last_seq = (select max(seq) from delivery)"); err != nil {

@@ -21,6 +21,8 @@ drop function due_flows(smallint, boolean, uuid, int);
 -- attempts are spent. It returns how many it has ended.
 create function free_lapsed(p_consumers text[]) returns int
 language plpgsql
+set enable_sort = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+    set plan_cache_mode = force_generic_plan
 as $$
 declare
     c_crashed constant text := 'the process died during the attempt';
@@ -276,7 +278,8 @@ end $$;
 -- Of all consumers one suspect may be among it, if p_suspect. What makes a delivery claimable is decided here and in the
 -- functions above: due, not leased, organization active, consumer not paused, destination enabled, first in its lane.
 --
--- The leases that have run out are ended too; of how many, is in lapsed. What they held is for a later claim.
+-- The leases that have run out are ended too, unless somebody is crowded: what comes of that is for a later claim, and this one
+-- goes on. Of how many, is in lapsed.
 create function lock_fitting(
     p_consumers text[], p_limits int[], p_expresses int[], p_overflows int[], p_shares int[],
     p_held_consumers text[], p_held_orgs uuid[], p_held_destinations uuid[], p_held int[], p_suspect boolean,
@@ -327,7 +330,7 @@ begin
     if v_alone.at is not null then
         taken := v_alone.at || taken;
     end if;
-    lapsed := free_lapsed(p_consumers);
+    lapsed := case when crowded = '{}' then free_lapsed(p_consumers) else 0 end;
 end $$;
 -- +goose StatementEnd
 
