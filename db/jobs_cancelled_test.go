@@ -132,6 +132,7 @@ func TestABackfillAndWhoGivesAJobUpWaitForEachOther(t *testing.T) {
 		t.Errorf("the job waits for %d readers, want none", n)
 	}
 }
+
 func TestEndJobIsForTheOrganizationOfTheSession(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
