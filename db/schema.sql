@@ -101,6 +101,7 @@ table consumers
     paused_at timestamp with time zone
     paused_by text
     paused_reason text
+    seen_at timestamp with time zone
     consumers_effect_check CHECK ((effect = ANY (ARRAY['local'::text, 'at_least_once'::text, 'once'::text])))
     consumers_max_attempts_check CHECK ((max_attempts > 0))
     consumers_name_check CHECK ((name ~ '^[a-z][a-z0-9]*(-[a-z0-9]+)*-worker$'::text))
@@ -917,6 +918,7 @@ begin
     if p_limit is null or p_limit not between 1 and 1000 then
         raise exception 'p_limit: must be between 1 and 1000' using errcode = '22023';
     end if;
+    perform see_worker(v_id);
     loop
         perform from relay_state for update skip locked;
         if found then
@@ -1392,6 +1394,7 @@ declare
     v_now timestamptz := clock_timestamp();
     v_n   int;
 begin
+    perform see_worker(v_id);
     with mine as (
         select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
           from delivery d
@@ -2048,24 +2051,41 @@ begin
             select s.id from webhook_subscriptions s
              where c.name = 'webhook-dispatch-worker' and s.organization_id = p_organization_id and s.deleted_at is null and s.enabled
          ) t
-         cross join (values (true), (false)) k (interactive)
          cross join lateral (
-            (select from delivery d
-              where d.consumer_id = c.id and d.interactive = k.interactive and d.organization_id = p_organization_id and d.destination = t.id
-                and d.lease_token is null and not d.suspect and d.due_at <= now()
-              order by d.organization_id, d.destination, d.due_at
-              limit c_high)
+            select d.lane, d.attempts, true as due
+              from (values (true), (false)) k (interactive)
+             cross join lateral (
+                select d.lane, d.attempts from delivery d
+                 where d.consumer_id = c.id and d.interactive = k.interactive and d.organization_id = p_organization_id and d.destination = t.id
+                   and d.lease_token is null and not d.suspect and d.due_at <= now()
+                 order by d.organization_id, d.destination, d.due_at
+                 limit c_high
+             ) d
+            union all
+            select d.lane, d.attempts, false
+              from (
+                select d.lane, d.attempts from delivery d
+                 where d.consumer_id = c.id and d.organization_id = p_organization_id and d.destination = t.id
+                   and d.lease_token is not null and d.lane <> 0
+                   and not exists (
+                        select from paused_lane p
+                         where p.organization_id = p_organization_id and p.consumer_id = c.id and p.destination = t.id and p.lane = d.lane)
+                 order by d.due_at
+              ) d
+         ) h
+         cross join lateral (
+            select where h.due
             union all
             (select from delivery d
-              where d.consumer_id = c.id and d.interactive = k.interactive and d.organization_id = p_organization_id and d.destination = t.id
-                and d.lease_token is null and not d.suspect and d.due_at = 'infinity'
-              order by d.organization_id, d.destination, d.due_at
+              where h.lane <> 0 and h.attempts = 0
+                and (d.consumer_id, d.destination, d.organization_id, d.lane)
+                    between (c.id, t.id, p_organization_id, h.lane) and (c.id, t.id, p_organization_id, h.lane)
+                and d.lane <> 0 and d.due_at = 'infinity'
+              order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
               limit c_high)
          ) w
          where c.paused_at is null
-           and not exists (
-                select from paused_lane p
-                 where p.organization_id = p_organization_id and p.consumer_id = c.id and p.destination = t.id and p.lane = 1)
+           and (not c.external or c.seen_at > now() - interval '10 minutes')
          limit c_high
       ) waiting;
     return pressure_level(v_n, c_elevated, c_high, p_before);
@@ -2284,6 +2304,18 @@ CREATE OR REPLACE FUNCTION public.retry_delay(p_steps interval[], p_jitter real,
  LANGUAGE sql
 AS $function$
     select p_steps[least(greatest(p_attempts, 1), cardinality(p_steps))] * (1 + random() * p_jitter)
+$function$
+
+CREATE OR REPLACE FUNCTION public.see_worker(p_worker smallint)
+ RETURNS void
+ LANGUAGE sql
+AS $function$
+    update consumers
+       set seen_at = clock_timestamp()
+     where id = (
+        select c.id from consumers c
+         where c.id = p_worker and (c.seen_at is null or c.seen_at < clock_timestamp() - interval '1 minute')
+           for no key update skip locked)
 $function$
 
 CREATE OR REPLACE FUNCTION public.suspend_new_schedule()

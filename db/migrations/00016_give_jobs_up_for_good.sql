@@ -386,6 +386,180 @@ begin
 end $$;
 -- +goose StatementEnd
 
+-- When somebody last claimed as an external worker or renewed its leases, to the minute.
+alter table consumers add column seen_at timestamptz;
+
+-- +goose StatementBegin
+-- see_worker notes that a worker runs. Who finds another one noting it leaves it at that.
+create function see_worker(p_worker smallint) returns void
+language sql
+as $$
+    update consumers
+       set seen_at = clock_timestamp()
+     where id = (
+        select c.id from consumers c
+         where c.id = p_worker and (c.seen_at is null or c.seen_at < clock_timestamp() - interval '1 minute')
+           for no key update skip locked)
+$$;
+-- +goose StatementEnd
+
+revoke execute on function see_worker(smallint) from public;
+
+-- +goose StatementBegin
+-- claim_events leases due events of a worker for five minutes, up to p_limit, the interactive ones first and then the oldest.
+-- p_event_types narrows what is claimed. What was in the hands of a worker that died comes alone, one event at a time for each
+-- name: so the next death is known to be that event's.
+--
+-- It relays first unless somebody does so at this moment, so that it works without any process of the program. Call it in
+-- a transaction of its own: until that ends nobody else relays, and what it leased is known to nobody.
+create or replace function claim_events(p_worker text, p_event_types text[] default null, p_limit int default 25) returns table (
+    id uuid, organization_id uuid, event_type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamptz,
+    attempts int, delivery_id uuid, lease_token bigint
+)
+language plpgsql security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_id      smallint := external_worker(p_worker);
+    v_types   text[] := coalesce(p_event_types, '{*}');
+    v_relayed int := 0;
+    v_suspect boolean;
+    v_taken   tid[];
+begin
+    if p_limit is null or p_limit not between 1 and 1000 then
+        raise exception 'p_limit: must be between 1 and 1000' using errcode = '22023';
+    end if;
+    perform see_worker(v_id);
+    loop
+        perform from relay_state for update skip locked;
+        if found then
+            v_relayed := relay_events(1000);
+        end if;
+        v_suspect := exists (
+                select from delivery d
+                 where d.consumer_id = v_id and d.lease_token is null and d.suspect and d.due_at <= now()
+                   and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+                   and ('*' = any (v_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (v_types)))
+            and not exists (
+                select from delivery d where d.consumer_id = v_id and d.lease_token is not null and d.due_at > now() and d.suspect);
+        v_taken := case when exists (select from consumers where id = v_id and paused_at is not null) then '{}'
+                        when v_suspect then (select array_agg(s.at) from lock_suspect(array[p_worker], '{1}', '{0}', '{0}', '{}', '{}', '{}', v_types) s)
+                        else lock_by_turns(v_id, p_limit, v_types) end;
+        perform free_lapsed(array[p_worker]);
+        return query
+            select c.id, c.org_id, c.type, c.entity_kind, c.entity_id, c.payload, c.metadata, c.created_at,
+                   c.attempt, delivery_id(c.id, c.consumer, c.destination), c.token
+              from lease_deliveries(v_taken, interval '5 minutes') c
+             order by c.interactive desc, c.seq;
+        -- A backlog in the outbox must not look like the end of the work.
+        exit when found or v_relayed < 1000;
+    end loop;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- extend_lease renews the leases of a worker that have not run out and returns how many those are.
+create or replace function extend_lease(p_worker text) returns int
+language plpgsql security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+declare
+    v_id  smallint := external_worker(p_worker);
+    v_now timestamptz := clock_timestamp();
+    v_n   int;
+begin
+    perform see_worker(v_id);
+    with mine as (
+        select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
+          from delivery d
+         where d.consumer_id = v_id and d.lease_token is not null and d.due_at > v_now
+         order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq -- as every statement that locks several
+           for update
+    )
+    update delivery d
+       set due_at = clock_timestamp() + interval '5 minutes'
+      from mine m
+     where d.consumer_id = m.consumer_id and d.destination = m.destination and d.organization_id = m.organization_id
+       and d.lane = m.lane and d.seq = m.seq;
+    get diagnostics v_n = row_count;
+    return v_n;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- organization_pressure is the level of one organization: how much of its work is due, or stands in a lane behind what is due or
+-- in hand for the first time. It counts no further than to the highest level. What a person has stopped (a paused consumer, a
+-- disabled subscription, a paused order, a suspended organization), what waits for its next attempt with what stands behind it,
+-- and the work of an external worker that nobody has run for ten minutes, twice its lease, says nothing about how busy anybody is.
+-- The numbers: 16 slots that take 100 ms each do 5000 in half a minute and 20000 in two minutes.
+--
+-- Each head counts, or is in hand, so the walk ends with the count. Comparing whole rows and ordering by all columns leaves the
+-- planner one index for what stands behind it.
+create or replace function organization_pressure(p_organization_id uuid, p_before text default 'normal') returns text
+language plpgsql stable security definer
+set search_path = pg_catalog, public, pg_temp
+set enable_sort = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+    c_elevated constant int := 5000;
+    c_high     constant int := 20000;
+    v_n        int;
+begin
+    if (select o.status from organizations o where o.id = p_organization_id) is distinct from 'active' then
+        return 'normal';
+    end if;
+    select count(*) into v_n
+      from (
+        select
+          from consumers c
+         cross join lateral (
+            select '00000000-0000-0000-0000-000000000000'::uuid as id where c.name <> 'webhook-dispatch-worker'
+            union all
+            select s.id from webhook_subscriptions s
+             where c.name = 'webhook-dispatch-worker' and s.organization_id = p_organization_id and s.deleted_at is null and s.enabled
+         ) t
+         cross join lateral (
+            select d.lane, d.attempts, true as due
+              from (values (true), (false)) k (interactive)
+             cross join lateral (
+                select d.lane, d.attempts from delivery d
+                 where d.consumer_id = c.id and d.interactive = k.interactive and d.organization_id = p_organization_id and d.destination = t.id
+                   and d.lease_token is null and not d.suspect and d.due_at <= now()
+                 order by d.organization_id, d.destination, d.due_at
+                 limit c_high
+             ) d
+            union all
+            select d.lane, d.attempts, false
+              from (
+                select d.lane, d.attempts from delivery d
+                 where d.consumer_id = c.id and d.organization_id = p_organization_id and d.destination = t.id
+                   and d.lease_token is not null and d.lane <> 0
+                   and not exists (
+                        select from paused_lane p
+                         where p.organization_id = p_organization_id and p.consumer_id = c.id and p.destination = t.id and p.lane = d.lane)
+                 order by d.due_at
+              ) d
+         ) h
+         cross join lateral (
+            select where h.due
+            union all
+            (select from delivery d
+              where h.lane <> 0 and h.attempts = 0
+                and (d.consumer_id, d.destination, d.organization_id, d.lane)
+                    between (c.id, t.id, p_organization_id, h.lane) and (c.id, t.id, p_organization_id, h.lane)
+                and d.lane <> 0 and d.due_at = 'infinity'
+              order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
+              limit c_high)
+         ) w
+         where c.paused_at is null
+           and (not c.external or c.seen_at > now() - interval '10 minutes')
+         limit c_high
+      ) waiting;
+    return pressure_level(v_n, c_elevated, c_high, p_before);
+end $$;
+-- +goose StatementEnd
+
 -- Schedules of an organization that is not active stay due for as long as that lasts: who looks for what is due must not walk
 -- over them, so they say it themselves. Two triggers keep that true, whoever changes the organization.
 alter table schedule add column suspended boolean not null default false;
@@ -761,10 +935,133 @@ begin
 end $$;
 -- +goose StatementEnd
 
+-- +goose StatementBegin
+create or replace function claim_events(p_worker text, p_event_types text[] default null, p_limit int default 25) returns table (
+    id uuid, organization_id uuid, event_type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamptz,
+    attempts int, delivery_id uuid, lease_token bigint
+)
+language plpgsql security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_id      smallint := external_worker(p_worker);
+    v_types   text[] := coalesce(p_event_types, '{*}');
+    v_relayed int := 0;
+    v_suspect boolean;
+    v_taken   tid[];
+begin
+    if p_limit is null or p_limit not between 1 and 1000 then
+        raise exception 'p_limit: must be between 1 and 1000' using errcode = '22023';
+    end if;
+    loop
+        perform from relay_state for update skip locked;
+        if found then
+            v_relayed := relay_events(1000);
+        end if;
+        v_suspect := exists (
+                select from delivery d
+                 where d.consumer_id = v_id and d.lease_token is null and d.suspect and d.due_at <= now()
+                   and (select o.status from organizations o where o.id = d.organization_id) = 'active'
+                   and ('*' = any (v_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (v_types)))
+            and not exists (
+                select from delivery d where d.consumer_id = v_id and d.lease_token is not null and d.due_at > now() and d.suspect);
+        v_taken := case when exists (select from consumers where id = v_id and paused_at is not null) then '{}'
+                        when v_suspect then (select array_agg(s.at) from lock_suspect(array[p_worker], '{1}', '{0}', '{0}', '{}', '{}', '{}', v_types) s)
+                        else lock_by_turns(v_id, p_limit, v_types) end;
+        perform free_lapsed(array[p_worker]);
+        return query
+            select c.id, c.org_id, c.type, c.entity_kind, c.entity_id, c.payload, c.metadata, c.created_at,
+                   c.attempt, delivery_id(c.id, c.consumer, c.destination), c.token
+              from lease_deliveries(v_taken, interval '5 minutes') c
+             order by c.interactive desc, c.seq;
+        -- A backlog in the outbox must not look like the end of the work.
+        exit when found or v_relayed < 1000;
+    end loop;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+create or replace function extend_lease(p_worker text) returns int
+language plpgsql security definer
+set search_path = pg_catalog, public, pg_temp
+as $$
+declare
+    v_id  smallint := external_worker(p_worker);
+    v_now timestamptz := clock_timestamp();
+    v_n   int;
+begin
+    with mine as (
+        select d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
+          from delivery d
+         where d.consumer_id = v_id and d.lease_token is not null and d.due_at > v_now
+         order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq -- as every statement that locks several
+           for update
+    )
+    update delivery d
+       set due_at = clock_timestamp() + interval '5 minutes'
+      from mine m
+     where d.consumer_id = m.consumer_id and d.destination = m.destination and d.organization_id = m.organization_id
+       and d.lane = m.lane and d.seq = m.seq;
+    get diagnostics v_n = row_count;
+    return v_n;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+create or replace function organization_pressure(p_organization_id uuid, p_before text default 'normal') returns text
+language plpgsql stable security definer
+set search_path = pg_catalog, public, pg_temp
+set enable_sort = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+    c_elevated constant int := 5000;
+    c_high     constant int := 20000;
+    v_n        int;
+begin
+    if (select o.status from organizations o where o.id = p_organization_id) is distinct from 'active' then
+        return 'normal';
+    end if;
+    select count(*) into v_n
+      from (
+        select
+          from consumers c
+         cross join lateral (
+            select '00000000-0000-0000-0000-000000000000'::uuid as id where c.name <> 'webhook-dispatch-worker'
+            union all
+            select s.id from webhook_subscriptions s
+             where c.name = 'webhook-dispatch-worker' and s.organization_id = p_organization_id and s.deleted_at is null and s.enabled
+         ) t
+         cross join (values (true), (false)) k (interactive)
+         cross join lateral (
+            (select from delivery d
+              where d.consumer_id = c.id and d.interactive = k.interactive and d.organization_id = p_organization_id and d.destination = t.id
+                and d.lease_token is null and not d.suspect and d.due_at <= now()
+              order by d.organization_id, d.destination, d.due_at
+              limit c_high)
+            union all
+            (select from delivery d
+              where d.consumer_id = c.id and d.interactive = k.interactive and d.organization_id = p_organization_id and d.destination = t.id
+                and d.lease_token is null and not d.suspect and d.due_at = 'infinity'
+              order by d.organization_id, d.destination, d.due_at
+              limit c_high)
+         ) w
+         where c.paused_at is null
+           and not exists (
+                select from paused_lane p
+                 where p.organization_id = p_organization_id and p.consumer_id = c.id and p.destination = t.id and p.lane = 1)
+         limit c_high
+      ) waiting;
+    return pressure_level(v_n, c_elevated, c_high, p_before);
+end $$;
+-- +goose StatementEnd
+
 -- From here on a job that was given up is known until it is relayed only.
 delete from discarded_job d where exists (select from event_position p where p.event_id = d.event_id);
 revoke select on discarded_job from deskcomm_api;
 drop function end_job_of(uuid, uuid, text);
+drop function see_worker(smallint);
+alter table consumers drop column seen_at;
 drop trigger organizations_suspend_schedules on organizations;
 drop trigger schedule_suspend on schedule;
 drop function suspend_schedules();
