@@ -113,6 +113,7 @@ type machine struct {
 	log       []*modelEvent // committed
 	outbox    []*modelEvent // not relayed, in the order of emission but for what was restored
 	places    []uuid.UUID
+	lastTurn  uuid.UUID // whose it was when more organizations waited than were relayed
 	claimed   []bus.Delivery
 	suspended map[uuid.UUID]bool
 	stopped   map[string]bool // consumers
@@ -166,7 +167,7 @@ func newMachine(w world, rt *rapid.T, conn *pgx.Conn, orgs []uuid.UUID) *machine
 	} {
 		m.must(rt, m.try("delete from "+table))
 	}
-	m.must(rt, m.try("update relay_state set last_seq = 0"), m.try("update organizations set status = 'active', suspended_at = null"))
+	m.must(rt, m.try("update relay_state set last_seq = 0, last_organization = default"), m.try("update organizations set status = 'active', suspended_at = null"))
 	m.add(rt, bus.WebhookDispatch, bus.OrderingNone)
 	m.add(rt, "first-worker", bus.OrderingNone, "custom.a", "custom.b", jobCommand)
 	m.add(rt, "keyed-worker", bus.OrderingKey, "custom.a", "lead.won", jobCommand)
@@ -290,7 +291,7 @@ func (m *machine) emitAtOnce(rt *rapid.T) {
 func (m *machine) write(rt *rapid.T, tx *openTx) {
 	m.acts++
 	ev := &modelEvent{org: tx.org, at: m.acts}
-	ev.typ = rapid.SampledFrom([]bus.Type{"custom.a", "custom.a", "custom.b", "lead.won"}).Draw(rt, "type")
+	ev.typ = rapid.SampledFrom([]bus.Type{"custom.a", "custom.a", "custom.b", "lead.won", "message.received"}).Draw(rt, "type")
 	ev.key = rapid.SampledFrom(orderKeys).Draw(rt, "key")
 	tx.do <- func(t *db.OrgTx) error {
 		made, err := t.Emit(m.Context(), db.NewEvent{Type: ev.typ, EntityKind: "thing", Metadata: ev.metadata()})
@@ -355,7 +356,7 @@ func (m *machine) relayed(rt *rapid.T, limit int) {
 	if want := min(limit, len(m.outbox)); n != want {
 		rt.Fatalf("relayed %d events, want %d", n, want)
 	}
-	for _, ev := range m.outbox[:n] {
+	for _, ev := range m.takeTurns(limit) {
 		if !slices.Contains(m.places, ev.id) {
 			m.places = append(m.places, ev.id)
 			m.deliver(ev)
@@ -364,7 +365,6 @@ func (m *machine) relayed(rt *rapid.T, limit int) {
 			}
 		}
 	}
-	m.outbox = slices.Delete(m.outbox, 0, n)
 }
 
 // deliver adds what the relay makes of an event.
@@ -385,5 +385,6 @@ func (m *machine) restoreOutbox(rt *rapid.T) {
 	m.must(rt, m.try(`insert into outbox (event_id, organization_id, event_type, created_at)
 		select id, organization_id, event_type, created_at from event_log where id = $1`, id))
 	m.acts++
-	m.outbox = append(m.outbox, &modelEvent{id: id, at: m.acts})
+	first := m.log[slices.IndexFunc(m.log, func(ev *modelEvent) bool { return ev.id == id })]
+	m.outbox = append(m.outbox, &modelEvent{id: id, org: first.org, typ: first.typ, at: m.acts})
 }

@@ -455,7 +455,7 @@ table outbox
     created_at timestamp with time zone not null
     lane bigint
     not_before timestamp with time zone
-    outbox_pkey PRIMARY KEY (emit_no)
+    outbox_pkey PRIMARY KEY (organization_id, emit_no)
     policy own_organization using ((organization_id = current_organization()))
 
 table parked_message_updates
@@ -518,6 +518,7 @@ table receipt
 table relay_state
     id boolean not null default true
     last_seq bigint not null default 0
+    last_organization uuid not null default '00000000-0000-0000-0000-000000000000'::uuid
     relay_state_id_check CHECK (id)
     relay_state_pkey PRIMARY KEY (id)
 
@@ -1309,7 +1310,7 @@ begin
         v_id := append_event(p_command, p_entity_kind, p_entity_id, p_payload,
             v_metadata || jsonb_strip_nulls(jsonb_build_object('not_before', v_later, 'singleton_key', p_singleton_key)), v_org, v_later);
         with early as (
-            delete from outbox o where o.emit_no > v_last and o.event_id = v_id and o.not_before > v_now returning o.*
+            delete from outbox o where o.organization_id = v_org and o.emit_no > v_last and o.event_id = v_id and o.not_before > v_now returning o.*
         )
         insert into waiting_job (event_id, organization_id, event_type, created_at, lane, not_before)
         select o.event_id, o.organization_id, o.event_type, o.created_at, o.lane, o.not_before from early o;
@@ -1619,16 +1620,25 @@ CREATE OR REPLACE FUNCTION public.installation_pressure(p_before text DEFAULT 'n
 AS $function$
 declare
     c_turn   constant bigint := 1000;
+    v_each   record;
     v_first  bigint;
+    v_last   bigint;
     v_at     timestamptz;
     v_behind bigint;
     v_age    text;
 begin
-    select emit_no, created_at into v_first, v_at from outbox order by emit_no limit 1;
+    for v_each in select * from waiting_organizations('00000000-0000-0000-0000-000000000000', null) loop
+        v_last := greatest(v_last, (
+            select o.emit_no from outbox o where o.organization_id = v_each.organization_id order by o.organization_id desc, o.emit_no desc limit 1));
+        if v_first is null or v_each.first_no < v_first then
+            v_first := v_each.first_no;
+            v_at := v_each.first_at;
+        end if;
+    end loop;
     if v_first is null then
         return 'normal';
     end if;
-    select emit_no - v_first + 1 into v_behind from outbox order by emit_no desc limit 1;
+    v_behind := v_last - v_first + 1;
     v_age := pressure_level(extract(epoch from clock_timestamp() - v_at)::bigint, 30, 600, p_before);
     return worst_pressure(
         pressure_level(v_behind, 10 * c_turn, 100 * c_turn, p_before),
@@ -2091,6 +2101,50 @@ begin
     return pressure_level(v_n, c_elevated, c_high, p_before);
 end $function$
 
+CREATE OR REPLACE FUNCTION public.pick_by_turns(p_limit integer, p_after uuid, OUT taken tid[], OUT last_organization uuid)
+ RETURNS record
+ LANGUAGE plpgsql
+ STABLE
+ SET enable_seqscan TO 'off'
+ SET enable_bitmapscan TO 'off'
+ SET plan_cache_mode TO 'force_generic_plan'
+AS $function$
+declare
+    v_orgs  uuid[];
+    v_share int;
+    v_found bigint;
+    v_more  bigint; -- organizations that may have more than their share
+begin
+    select array_agg(w.organization_id order by w.n) into v_orgs
+      from waiting_organizations(p_after, p_limit) with ordinality w (organization_id, first_no, first_at, n);
+    last_organization := case when cardinality(v_orgs) = p_limit then v_orgs[p_limit] else p_after end;
+    v_share := ceil(p_limit::numeric / cardinality(v_orgs));
+    loop
+        select sum(c.n), count(*) filter (where c.n = v_share) into v_found, v_more
+          from unnest(v_orgs) w (organization_id)
+         cross join lateral (
+            select count(*) as n
+              from (select from outbox o where o.organization_id = w.organization_id order by o.organization_id, o.emit_no limit v_share) o
+         ) c;
+        exit when v_found >= p_limit or v_more = 0;
+        v_share := v_share + ceil((p_limit - v_found)::numeric / v_more);
+    end loop;
+    taken := array(
+        select o.at
+          from unnest(v_orgs) with ordinality w (organization_id, n)
+         cross join lateral (
+            select o.ctid as at, o.event_type, row_number() over (order by o.emit_no) as turn
+              from (
+                select o.ctid, o.event_type, o.emit_no
+                  from outbox o
+                 where o.organization_id = w.organization_id
+                 order by o.organization_id, o.emit_no
+                 limit v_share) o
+         ) o
+         order by o.turn, is_interactive(o.event_type) desc, w.n
+         limit p_limit);
+end $function$
+
 CREATE OR REPLACE FUNCTION public.pressure(p_organization_id uuid)
  RETURNS text
  LANGUAGE sql
@@ -2204,8 +2258,8 @@ CREATE OR REPLACE FUNCTION public.relay_outbox(p_limit integer)
 AS $function$
 declare
     c_none    constant uuid := '00000000-0000-0000-0000-000000000000';
-    v_last    bigint;
-    v_taken   int;
+    v_state   relay_state;
+    v_taken   tid[];
     v_placed  int;
     v_ordered record;
 begin
@@ -2213,25 +2267,31 @@ begin
         return 0;
     end if;
     -- Whoever holds this row relays. The next statement sees what the previous holder has committed.
-    select last_seq into v_last from relay_state for update;
-    with taken as materialized (
-        select * from outbox order by emit_no limit p_limit
-    ), relayed as (
-        delete from outbox o using taken t where o.emit_no = t.emit_no
+    select * into v_state from relay_state for update;
+    v_taken := array(select ctid from outbox limit p_limit + 1);
+    if cardinality(v_taken) > p_limit then
+        select taken, last_organization into v_taken, v_state.last_organization from pick_by_turns(p_limit, v_state.last_organization);
+    end if;
+    with relayed as (
+        delete from outbox where ctid = any (v_taken) returning *
     ), batch as materialized (
         -- An event that has its place already has its deliveries too. The clock may have been set back since it was emitted.
+        -- The places are looked up by their key: as a join, they may all be read.
         select t.*, greatest(least(t.created_at, now()), t.not_before) as due_at, is_interactive(t.event_type) as interactive,
-               v_last + row_number() over (order by t.emit_no) as seq,
+               v_state.last_seq + row_number() over (order by t.emit_no) as seq,
                case when is_command(t.event_type) then (select j.reason from discarded_job j where j.event_id = t.event_id) end as given_up
-          from taken t
-         where not exists (select from event_position p where p.event_id = t.event_id)
+          from relayed t
+         where (select p.seq from event_position p where p.event_id = t.event_id) is null
     ), placed as (
         insert into event_position (seq, event_id, organization_id, event_type)
         select seq, event_id, organization_id, event_type from batch
     ), wanted as (
         select c.id as consumer_id, c_none as destination, c.ordering, b.*
-          from batch b
-          join consumers c on b.event_type = any (c.event_types) and c.starts_after < b.emit_no and (c.starts_at is null or c.starts_at <= b.created_at)
+          from (
+            select distinct c.id, c.ordering, c.starts_after, c.starts_at, t.event_type
+              from consumers c cross join lateral unnest(c.event_types) t (event_type)
+          ) c
+          join batch b on b.event_type = c.event_type and c.starts_after < b.emit_no and (c.starts_at is null or c.starts_at <= b.created_at)
         union all
         select c.id, s.id, s.ordering, b.*
           from batch b
@@ -2264,17 +2324,16 @@ begin
     ), ordered as (
         select distinct * from made where lane <> 0
     )
-    select (select count(*) from taken) as taken, (select count(*) from batch) as placed,
+    select (select count(*) from batch) as placed,
            array_agg(consumer_id) as consumers, array_agg(destination) as destinations, array_agg(organization_id) as orgs, array_agg(lane) as lanes
       into v_ordered
       from ordered;
-    v_taken := v_ordered.taken;
     v_placed := v_ordered.placed;
     if v_ordered.lanes is not null then
         perform advance_lanes(v_ordered.consumers, v_ordered.destinations, v_ordered.orgs, v_ordered.lanes);
     end if;
-    update relay_state set last_seq = v_last + v_placed;
-    return v_taken;
+    update relay_state set last_seq = v_state.last_seq + v_placed, last_organization = v_state.last_organization;
+    return cardinality(v_taken);
 end $function$
 
 CREATE OR REPLACE FUNCTION public.reorder_lanes(p_consumers smallint[], p_destinations uuid[], p_orgs uuid[], p_lanes bigint[])
@@ -2410,6 +2469,38 @@ begin
                  order by d.organization_id, d.destination, d.due_at
                  limit m.most) d
      ) n;
+end $function$
+
+CREATE OR REPLACE FUNCTION public.waiting_organizations(p_after uuid, p_limit integer)
+ RETURNS TABLE(organization_id uuid, first_no bigint, first_at timestamp with time zone)
+ LANGUAGE plpgsql
+ STABLE
+ SET enable_seqscan TO 'off'
+ SET enable_sort TO 'off'
+ SET plan_cache_mode TO 'force_generic_plan'
+AS $function$
+#variable_conflict use_column
+declare
+    v_at      uuid := p_after;
+    v_wrapped boolean := false;
+    v_n       int := 0;
+begin
+    while p_limit is null or v_n < p_limit loop
+        select o.organization_id, o.emit_no, o.created_at into organization_id, first_no, first_at
+          from outbox o
+         where o.organization_id > v_at
+         order by o.organization_id, o.emit_no
+         limit 1;
+        if not found and not v_wrapped then
+            v_wrapped := true;
+            v_at := '00000000-0000-0000-0000-000000000000';
+            continue;
+        end if;
+        exit when not found or v_wrapped and organization_id > p_after;
+        return next;
+        v_at := organization_id;
+        v_n := v_n + 1;
+    end loop;
 end $function$
 
 CREATE OR REPLACE FUNCTION public.worst_pressure(VARIADIC p_levels text[])

@@ -425,7 +425,6 @@ declare
     v_types   text[] := coalesce(p_event_types, '{*}');
     v_relayed int := 0;
     v_suspect boolean;
-    v_taken   tid[];
 begin
     if p_limit is null or p_limit not between 1 and 1000 then
         raise exception 'p_limit: must be between 1 and 1000' using errcode = '22023';
@@ -443,14 +442,10 @@ begin
                    and ('*' = any (v_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (v_types)))
             and not exists (
                 select from delivery d where d.consumer_id = v_id and d.lease_token is not null and d.due_at > now() and d.suspect);
-        v_taken := case when exists (select from consumers where id = v_id and paused_at is not null) then '{}'
-                        when v_suspect then (select array_agg(s.at) from lock_suspect(array[p_worker], '{1}', '{0}', '{0}', '{}', '{}', '{}', v_types) s)
-                        else lock_by_turns(v_id, p_limit, v_types) end;
-        perform free_lapsed(array[p_worker]);
         return query
             select c.id, c.org_id, c.type, c.entity_kind, c.entity_id, c.payload, c.metadata, c.created_at,
                    c.attempt, delivery_id(c.id, c.consumer, c.destination), c.token
-              from lease_deliveries(v_taken, interval '5 minutes') c
+              from lease_deliveries(lock_for_worker(p_worker, p_limit, v_suspect, v_types), interval '5 minutes') c
              order by c.interactive desc, c.seq;
         -- A backlog in the outbox must not look like the end of the work.
         exit when found or v_relayed < 1000;
@@ -936,6 +931,12 @@ end $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
+-- claim_events leases due events of a worker for five minutes, up to p_limit, the interactive ones first and then the oldest.
+-- p_event_types narrows what is claimed. What was in the hands of a worker that died comes alone, one event at a time for each
+-- name: so the next death is known to be that event's.
+--
+-- It relays first unless somebody does so at this moment, so that it works without any process of the program. Call it in
+-- a transaction of its own: until that ends nobody else relays, and what it leased is known to nobody.
 create or replace function claim_events(p_worker text, p_event_types text[] default null, p_limit int default 25) returns table (
     id uuid, organization_id uuid, event_type text, entity_kind text, entity_id uuid, payload jsonb, metadata jsonb, created_at timestamptz,
     attempts int, delivery_id uuid, lease_token bigint
@@ -949,7 +950,6 @@ declare
     v_types   text[] := coalesce(p_event_types, '{*}');
     v_relayed int := 0;
     v_suspect boolean;
-    v_taken   tid[];
 begin
     if p_limit is null or p_limit not between 1 and 1000 then
         raise exception 'p_limit: must be between 1 and 1000' using errcode = '22023';
@@ -966,14 +966,10 @@ begin
                    and ('*' = any (v_types) or (select p.event_type from event_position p where p.seq = d.seq) = any (v_types)))
             and not exists (
                 select from delivery d where d.consumer_id = v_id and d.lease_token is not null and d.due_at > now() and d.suspect);
-        v_taken := case when exists (select from consumers where id = v_id and paused_at is not null) then '{}'
-                        when v_suspect then (select array_agg(s.at) from lock_suspect(array[p_worker], '{1}', '{0}', '{0}', '{}', '{}', '{}', v_types) s)
-                        else lock_by_turns(v_id, p_limit, v_types) end;
-        perform free_lapsed(array[p_worker]);
         return query
             select c.id, c.org_id, c.type, c.entity_kind, c.entity_id, c.payload, c.metadata, c.created_at,
                    c.attempt, delivery_id(c.id, c.consumer, c.destination), c.token
-              from lease_deliveries(v_taken, interval '5 minutes') c
+              from lease_deliveries(lock_for_worker(p_worker, p_limit, v_suspect, v_types), interval '5 minutes') c
              order by c.interactive desc, c.seq;
         -- A backlog in the outbox must not look like the end of the work.
         exit when found or v_relayed < 1000;
