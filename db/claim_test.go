@@ -190,7 +190,9 @@ func TestACrowdedClaimEndsTheLeasesThatHaveRunOutAndHandsOutNothingOfThem(t *tes
 		}
 		return events
 	}
-	lapse := func() { w.exec("update delivery set due_at = clock_timestamp() - interval '1 s' where lease_token is not null and lane <> 0") }
+	lapse := func() {
+		w.exec("update delivery set due_at = clock_timestamp() - interval '1 s' where lease_token is not null and lane <> 0")
+	}
 	head := claim()
 	lapse()
 	other.backlog(ordered, 50) // crowded from here on
