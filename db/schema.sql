@@ -2088,10 +2088,8 @@ begin
             union all
             (select from delivery d
               where h.lane <> 0 and h.attempts = 0
-                and (d.consumer_id, d.destination, d.organization_id, d.lane)
-                    between (c.id, t.id, p_organization_id, h.lane) and (c.id, t.id, p_organization_id, h.lane)
+                and d.consumer_id = c.id and d.destination = t.id and d.organization_id = p_organization_id and d.lane = h.lane
                 and d.lane <> 0 and d.due_at = 'infinity'
-              order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
               limit c_high)
          ) w
          where c.paused_at is null

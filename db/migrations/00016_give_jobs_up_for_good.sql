@@ -489,8 +489,7 @@ end $$;
 -- and the work of an external worker that nobody has run for ten minutes, twice its lease, says nothing about how busy anybody is.
 -- The numbers: 16 slots that take 100 ms each do 5000 in half a minute and 20000 in two minutes.
 --
--- Each head counts, or is in hand, so the walk ends with the count. Comparing whole rows and ordering by all columns leaves the
--- planner one index for what stands behind it.
+-- Each head counts, or is in hand, so the walk ends with the count.
 create or replace function organization_pressure(p_organization_id uuid, p_before text default 'normal') returns text
 language plpgsql stable security definer
 set search_path = pg_catalog, public, pg_temp
@@ -541,10 +540,8 @@ begin
             union all
             (select from delivery d
               where h.lane <> 0 and h.attempts = 0
-                and (d.consumer_id, d.destination, d.organization_id, d.lane)
-                    between (c.id, t.id, p_organization_id, h.lane) and (c.id, t.id, p_organization_id, h.lane)
+                and d.consumer_id = c.id and d.destination = t.id and d.organization_id = p_organization_id and d.lane = h.lane
                 and d.lane <> 0 and d.due_at = 'infinity'
-              order by d.consumer_id, d.destination, d.organization_id, d.lane, d.seq
               limit c_high)
          ) w
          where c.paused_at is null
