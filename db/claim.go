@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -57,8 +58,11 @@ func (d *DB) Claim(ctx context.Context, c bus.Claim) ([]bus.Delivery, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if c.Again {
-		if left := d.left.enough(c.Wants); left != nil {
-			return d.claimFlows(ctx, c.Wants, left)
+		if left, since := d.left.take(c.Wants); len(left) > 0 {
+			if parts, enough := dealOut(c.Wants, left); enough {
+				d.left.keep(left, since)
+				return d.claimParts(ctx, parts)
+			}
 		}
 	}
 	args := limitColumns(c.Wants)
@@ -88,7 +92,7 @@ const freeLapsedSQL = `select free_lapsed(@consumers)`
 // claimCrowded adds to got what the crowded of its wants get, and then ends the
 // leases that have run out.
 func (d *DB) claimCrowded(ctx context.Context, wants []bus.Want, consumers any, got *claim) error {
-	more, err := d.claimFlows(ctx, crowdedWants(wants, *got), nil)
+	more, err := d.claimFlows(ctx, crowdedWants(wants, *got))
 	got.deliveries = append(got.deliveries, more...)
 	if err != nil {
 		return err
@@ -183,25 +187,20 @@ func crowdedWants(wants []bus.Want, got claim) []bus.Want {
 	return crowded
 }
 
-// claimFlows deals out what is due and claims it, by what is left of an earlier
-// claim or else by what it finds. How deep it has to look into flows of which many
-// have little and few have much, it learns by trying.
-func (d *DB) claimFlows(ctx context.Context, wants []bus.Want, left []waitingFlow) ([]bus.Delivery, error) {
-	if len(left) > 0 {
-		if parts, enough := dealOut(wants, left); enough {
-			return d.claimParts(ctx, parts)
-		}
-	}
+// claimFlows deals out what is due and claims it. How deep it has to look into
+// flows of which many have little and few have much, it learns by trying.
+func (d *DB) claimFlows(ctx context.Context, wants []bus.Want) ([]bus.Delivery, error) {
 	args := turnColumns(wants)
 	for depth := 1; ; depth *= 4 {
 		args["depth"] = depth
+		began := time.Now()
 		flows, err := collect[waitingFlow](ctx, d.pool, waitingFlowsSQL, args)
 		if err != nil {
 			return nil, wrap("find who has due deliveries", err)
 		}
 		parts, enough := dealOut(wants, flows)
 		if enough {
-			d.left.keep(flows)
+			d.left.keep(flows, began)
 			return d.claimParts(ctx, parts)
 		}
 	}

@@ -34,21 +34,22 @@ type leftover struct {
 // due work.
 const leftoverTime = 50 * time.Millisecond
 
-// keep keeps flows, which their claims go on to take from.
-func (l *leftover) keep(flows []waitingFlow) {
+// keep keeps flows that were found at that time.
+func (l *leftover) keep(flows []waitingFlow, since time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.flows, l.since = flows, time.Now()
+	l.flows, l.since = flows, since
 }
 
-// enough hands out what was kept if it fills each of the wants, and forgets it
-// otherwise. The caller keeps what it leaves of it.
-func (l *leftover) enough(wants []bus.Want) []waitingFlow {
+// take hands out what was kept if it fills each of the wants, and forgets it: who
+// takes it keeps what is left of it then.
+func (l *leftover) take(wants []bus.Want) ([]waitingFlow, time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	flows := l.flows
+	l.flows = nil
 	if time.Since(l.since) > leftoverTime {
-		flows = nil
+		return nil, l.since
 	}
 	waiting := make(map[string]int)
 	for _, f := range flows {
@@ -56,9 +57,8 @@ func (l *leftover) enough(wants []bus.Want) []waitingFlow {
 	}
 	for _, w := range wants {
 		if waiting[w.Consumer] < roomOf(w) {
-			l.flows = nil
-			return nil
+			return nil, l.since
 		}
 	}
-	return flows
+	return flows, l.since
 }

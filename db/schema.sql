@@ -2253,6 +2253,10 @@ end $function$
 CREATE OR REPLACE FUNCTION public.relay_outbox(p_limit integer)
  RETURNS integer
  LANGUAGE plpgsql
+ SET enable_seqscan TO 'off'
+ SET enable_hashjoin TO 'off'
+ SET enable_mergejoin TO 'off'
+ SET jit TO 'off'
 AS $function$
 declare
     c_none    constant uuid := '00000000-0000-0000-0000-000000000000';
@@ -2285,11 +2289,8 @@ begin
         select seq, event_id, organization_id, event_type from batch
     ), wanted as (
         select c.id as consumer_id, c_none as destination, c.ordering, b.*
-          from (
-            select distinct c.id, c.ordering, c.starts_after, c.starts_at, t.event_type
-              from consumers c cross join lateral unnest(c.event_types) t (event_type)
-          ) c
-          join batch b on b.event_type = c.event_type and c.starts_after < b.emit_no and (c.starts_at is null or c.starts_at <= b.created_at)
+          from batch b
+          join consumers c on b.event_type = any (c.event_types) and c.starts_after < b.emit_no and (c.starts_at is null or c.starts_at <= b.created_at)
         union all
         select c.id, s.id, s.ordering, b.*
           from batch b
@@ -2299,12 +2300,12 @@ begin
            and s.starts_after < b.emit_no
            and s.deleted_at is null
           join consumers c on c.name = 'webhook-dispatch-worker'
-         where split_part(b.event_type, '.', 1) <> 'webhook'
-            or not exists (
+         where exists (select from webhook_subscriptions where deleted_at is null)
+           and (split_part(b.event_type, '.', 1) <> 'webhook' or not exists (
                 -- A subscription is never told of itself: its own failures would feed it for ever.
                 select from event_log e
                  where e.id = b.event_id
-                   and s.id::text in (e.entity_id::text, e.payload ->> 'subscription_id'))
+                   and s.id::text in (e.entity_id::text, e.payload ->> 'subscription_id')))
     ), laned as (
         select w.*, case w.ordering when 'strict' then 1 when 'key' then coalesce(w.lane, 0) else 0 end as in_lane from wanted w
     ), discarded as (
