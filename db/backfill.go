@@ -59,13 +59,20 @@ func (d *DB) PreviewBackfill(ctx context.Context, b Backfill) ([]BackfillCount, 
 // RunBackfill makes the deliveries that the reader lacks for events that are
 // relayed, step by step, and counts them also when it fails half way. Run again it
 // makes what is missing and nothing twice, whatever else relays, claims and settles
-// beside it. Its errors are those of PreviewBackfill.
+// beside it. Without an Until before now the reader also gets what transactions emit
+// that are open at this moment. Its errors are those of PreviewBackfill.
 func (d *DB) RunBackfill(ctx context.Context, actor Actor, b Backfill) ([]BackfillCount, error) {
+	given := b.Until
 	if err := d.prepareBackfill(ctx, &b); err != nil {
 		return nil, err
 	}
 	if err := d.auditBackfill(ctx, actor, b, "consumer.backfill_started", nil); err != nil {
 		return nil, err
+	}
+	if !b.Until.Equal(given) {
+		if err := d.beginWithOpen(ctx, b); err != nil {
+			return nil, err
+		}
 	}
 	counts, err := d.backfill(ctx, b, true)
 	if err != nil {
@@ -148,6 +155,27 @@ const findReaderSQL = `
 func findReader(ctx context.Context, c conn, b Backfill) (reader, error) {
 	r, err := one[reader](ctx, c, findReaderSQL, named{"consumer": b.Consumer, "subscription": b.Subscription, "org_id": b.OrgID})
 	return r, wrap("look for the reader", err)
+}
+
+const beginWithOpenSQL = `
+	with consumer as (
+	    update consumers set starts_after = 0
+	     where id = @consumer_id and @destination::uuid = '00000000-0000-0000-0000-000000000000' and starts_after > 0
+	)
+	update webhook_subscriptions set starts_after = 0 where id = @destination and starts_after > 0`
+
+// beginWithOpen gives a reader what transactions emit that have been open since before
+// it began: that has a lower number than the reader begins after, and no place yet in
+// which a backfill would find it. All that was committed has its place by now, so the
+// relay brings nothing else that is older. Each step of the backfill waits for a relay
+// that goes on at this moment and does not know of this.
+func (d *DB) beginWithOpen(ctx context.Context, b Backfill) error {
+	r, err := findReader(ctx, d.pool, b)
+	if err != nil {
+		return err
+	}
+	_, err = d.pool.Exec(ctx, beginWithOpenSQL, named{"consumer_id": r.ConsumerID, "destination": r.Destination})
+	return wrap("begin with open transactions", err)
 }
 
 const backfillDeliveriesSQL = `

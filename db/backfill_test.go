@@ -139,6 +139,44 @@ func TestAWorkerOfThePastGetsWhatATransactionHasEmittedThatIsOpenThen(t *testing
 	}
 }
 
+// What they emit has a lower number than the reader begins after, so that the relay left
+// it out, and no place when the backfill ran.
+func TestABackfillMissesNothingOfATransactionOpenSinceBeforeItsReader(t *testing.T) {
+	t.Parallel()
+	w := withWebhooks(t)
+	typ := ownType()
+	tx, err := dbtest.Conn(t, w.url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var open uuid.UUID
+	if err := tx.QueryRow(t.Context(), "select emit_event($1, 'thing', null, '{}', '{}', $2)", typ, w.org).Scan(&open); err != nil {
+		t.Fatal(err)
+	}
+	committed := w.emit(typ)
+	past, bounded, none := w.past(w.consumer(typ)), w.past(w.consumer(typ)), w.consumer(typ)
+	bounded.Until = bounded.Since.Add(time.Minute)
+	ofWebhook := w.past("")
+	ofWebhook.Subscription = uuid.NullUUID{UUID: w.subscribe("*"), Valid: true}
+	for _, b := range []db.Backfill{past, bounded, ofWebhook} {
+		w.backfill(b)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.relay()
+	for reader, want := range map[string]int{past.Consumer: 1, bus.WebhookDispatch: 1, bounded.Consumer: 0, none: 0} {
+		for _, id := range []uuid.UUID{open, committed} {
+			if got := w.count("select count(*) from delivery d join consumers c on c.id = d.consumer_id where d.event_id = $1 and c.name = $2", id, reader); got != want {
+				t.Errorf("%s has %d deliveries of %s, want %d", reader, got, id, want)
+			}
+		}
+	}
+	if got := w.backfill(past); got.Made != 0 || got.Unfinished != 2 {
+		t.Errorf("a second backfill: %+v, want both left alone", got)
+	}
+}
+
 func TestBackfillMakesWhatAReaderLacksAndNothingTwice(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -370,7 +370,7 @@ func (m *machine) relayed(rt *rapid.T, limit int) {
 // deliver adds what the relay makes of an event.
 func (m *machine) deliver(ev *modelEvent) {
 	for _, r := range m.readers() {
-		if r.reads(ev) && r.since < ev.at {
+		if r.reads(ev) && *r.began < ev.at {
 			m.addDelivery(r, ev, ev.late)
 		}
 	}
